@@ -142,6 +142,52 @@ def test_the_item_that_a_state_was_saved_after_is_compared_on_another_mesh_and_b
             assert "is not the one that this state was saved after" in each["text"], each
 
 
+def _batches(numbers: Any, size: int, *, pads: bool = False) -> list[dict[str, Any]]:
+    """Returns batches of `size` rows, which are padded to the longest of the batch with `pads`."""
+    made = []
+    for at in range(0, len(numbers), size):
+        part = numbers[at : at + size]
+        longest = max(1 + number % 7 for number in part) if pads else 8
+        ids = np.zeros((len(part), longest), np.int64)
+        for row, number in zip(ids, part, strict=True):
+            row[: 1 + number % 7] = number
+        made.append({"ids": ids, "text": [f"text {number}" for number in part], "mean": float(np.mean(part))})
+    return made
+
+
+@pytest.mark.parametrize("divide", [{"divide": "split"}, {"divide": "split", "batch_size": 4}])
+def test_a_state_of_items_with_lists_of_rows_resumes_over_the_same_items(divide: dict[str, Any]) -> None:
+    whole = _batches(range(48), 4)
+    state = _state_after(whole, 5, **divide)
+    assert len(_resume(whole, state, **divide)) == 7
+    with pytest.raises(levada.InvalidArgument, match="item 4 is not the one that this state was saved after"):
+        _resume(_batches(range(1, 49), 4), state, **divide)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 16])
+@pytest.mark.parametrize("iterate", ["inline", "thread"])
+def test_a_state_of_rows_is_refused_over_other_rows_for_items_of_any_size(size: int, iterate: str) -> None:
+    options: dict[str, Any] = {"divide": "split", "iterate": iterate}
+    numbers = list(range(48))
+    state = _state_after(_batches(numbers, 4), 4, batch_size=4, **options)
+    assert len(_resume(_batches(numbers, size), state, batch_size=size, **options)) == 32 // size
+    others = [numbers[::-1], numbers[1:] + numbers[:1], numbers[:15] + [99] + numbers[16:]]
+    for other in others:
+        with pytest.raises(levada.InvalidArgument, match=f"item {16 // size - 1} does not end with the row that this state"):
+            _resume(_batches(other, size), state, batch_size=size, **options)
+        assert len(_resume(_batches(other, size), state, batch_size=size, check="none", **options)) == 32 // size
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_rows_that_batches_pad_to_other_lengths_are_not_compared(size: int) -> None:
+    numbers = list(range(48))
+    for steps in range(1, 12):
+        if steps * 4 % size == 0:
+            state = _state_after(_batches(numbers, 4, pads=True), steps, divide="split", batch_size=4)
+            rest = _resume(_batches(numbers, size, pads=True), state, divide="split", batch_size=size)
+            assert sum(len(item["ids"]) for item in rest) == 48 - steps * 4
+
+
 def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
     class Stuck:
         def __iter__(self) -> Any:

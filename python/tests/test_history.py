@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import re
@@ -97,6 +98,32 @@ def test_a_feed_of_a_pipeline_names_the_bottleneck_of_its_pipeline(tmp_path: pat
     begin, end = min(each["ts"] for each in reads), max(each["ts"] + each["dur"] for each in reads)
     parses = [each for worker in workers for each in worker["parse"]]
     assert all(begin - 5e6 < each["ts"] < end for each in parses), "one clock"
+
+
+class Slow:
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, number: int) -> int:
+        time.sleep(0.03)
+        return number
+
+
+def test_a_report_names_what_was_read(tmp_path: pathlib.Path) -> None:
+    sources: list[tuple[Any, str]] = [
+        (range(3), "a range"),
+        (itertools.islice(range(9), 3), "an islice"),
+        (Pipeline(range(3)), "a Pipeline"),
+    ]
+    feeds = [(levada.Feed(source, record=True), name) for source, name in sources]
+    feeds.append((levada.DataLoader(Slow(), 4, num_workers=1, record=True), "a DataLoader of a Slow"))
+    for feed, name in feeds:
+        assert len(list(feed)) > 0
+        feed.write_report(tmp_path / "page.html")
+        page = drawn(tmp_path / "page.html")
+        assert page["feed"]["paths"] == [name]
+    assert "making items of Slow is the bottleneck: it takes" in page["feed"]["finding"]
+    feed.close()
 
 
 def test_a_feed_that_fails_is_shown_too(tmp_path: pathlib.Path) -> None:

@@ -408,3 +408,38 @@ for loader in (
     for text in texts[3:5]:
         assert "collate_fn raising raised IndexError: list index out of range for the items " in text
     assert "Other" in texts[5]
+
+
+def test_samples_are_counted_in_stats_and_reports_without_padding(tmp_path: pathlib.Path) -> None:
+    main = """
+import json, re
+folder = os.path.dirname(os.path.abspath(__file__))
+cases = [dict(batch_size=4), dict(batch_size=4, pad_last=True), dict(batch_size=4, drop_last=True), dict(batch_size=None),
+         dict(batch_sampler=[[0, 1, 2], [3], [4, 5, 6, 7], [8]]), dict(batch_size=4, num_workers=1, epochs=2),
+         dict(batch_size=4, on_error="skip", max_skipped=9), dict(batch_size=2, balance="tokens", lengths=[1] * 22)]
+for at, options in enumerate(cases):
+    bad = Bad({3} if "on_error" in options else set())
+    data = type("Few", (Bad,), {"__len__": lambda self: 22})(bad.bad)
+    if "num_workers" in options: data = Bad(set())
+    loader = levada.DataLoader(data, mesh=levada.Mesh(dp=2, tp=2), record=True, **options)
+    rows = sum((loader.valid or 0) for _ in loader)
+    metrics = {metric.name: metric.value for metric in loader.metrics()}
+    counts = [loader.stats["samples"], loader.stats["batches"], metrics.get("levada_feed_samples_total"), metrics["levada_feed_batches_total"]]
+    loader.write_report(f"{folder}/report{at}.html")
+    page = open(f"{folder}/report{at}.html").read() if rank == 0 else ""
+    shown = [re.findall(pattern, page)[:1] for pattern in (r'"samples": ?(\\d+)', r'a DataLoader of a (\\w+)')]
+    tell(rows=rows, counts=counts, shown=shown)
+    loader.close()
+"""
+    told = succeed(tmp_path, 4, script(BAD + "import os\n", main))
+    totals = [22, 22, 16, 22, 9, 128, 21, None]
+    for at, total in enumerate(totals):
+        mine = [rank[at] for rank in told]
+        counts = [each["counts"] for each in mine]
+        if total is None:
+            assert sum(count[0] for count in counts[::2]) == 22 and all(count[2] == count[0] for count in counts)
+            total = 22
+        else:
+            assert [count[0] for count in counts] == [each["rows"] for each in mine] and all(count[2] is None for count in counts)
+            assert counts[0][0] + counts[2][0] == total
+        assert mine[0]["shown"] == [[str(total)], ["Bad" if at == 5 else "Few"]], mine[0]

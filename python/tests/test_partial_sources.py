@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
+import itertools
 import pathlib
 import random
 import types
@@ -60,7 +62,69 @@ def _generator(part: Any) -> Any:
         yield each
 
 
+def _reads_a_variable_of_its_module() -> Any:
+    yield from loader  # type: ignore[name-defined]
+
+
+def _of_module(part: Any) -> Any:
+    return types.FunctionType(_reads_a_variable_of_its_module.__code__, {"loader": Holder("dataset", part)})()
+
+
+def _begun(iterator: Any) -> Any:
+    """Returns an iterator that has been advanced if it has items."""
+    next(iterator, None)
+    return iterator
+
+
+def _delegating(part: Any) -> Any:
+    yield None
+    yield from _generator(part)
+
+
+class Steps:
+    """An iterator with an attribute of any name."""
+
+    def __init__(self, part: Any) -> None:
+        self.it = map(str, _generator(part))
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.it)
+
+
+class Reader:
+    def __init__(self, part: Any) -> None:
+        self.loader = part
+
+    def batches(self) -> Any:
+        yield from self.loader
+
+
 HOLDERS = [
+    lambda part: itertools.islice(_generator(part), 5),
+    lambda part: itertools.chain([1], _generator(part)),
+    lambda part: itertools.chain.from_iterable([[1], _generator(part)]),
+    lambda part: itertools.cycle(_generator(part)),
+    lambda part: itertools.starmap(str, _generator(part)),
+    lambda part: itertools.zip_longest([1], _generator(part)),
+    lambda part: itertools.tee(_generator(part))[1],
+    lambda part: zip([1], _generator(part)),
+    lambda part: map(functools.partial(_generator, part), [1]),
+    lambda part: filter(None, enumerate(_generator(part))),
+    lambda part: iter([1, _generator(part)]),
+    lambda part: iter({"a": part}.values()),
+    lambda part: iter(_generator(part).__next__, None),
+    lambda part: _begun(_delegating(part)),
+    lambda part: (each for each in _generator(part)),
+    lambda part: lambda own=part: iter(own),
+    lambda part: lambda *, own=part: iter(own),
+    lambda part: Pipeline(lambda: iter(part)),
+    lambda part: _of_module(part),
+    lambda part: Steps(part),
+    lambda part: Reader(part).batches(),
+    lambda part: map(str, {_generator(part)}),
     lambda part: Holder("sampler", part),
     lambda part: Holder("batch_sampler", part),
     lambda part: Holder("_dataset", part),
@@ -76,7 +140,7 @@ HOLDERS = [
 
 def test_every_sharded_part_is_found_in_whatever_it_is_nested() -> None:
     chance = random.Random(7)
-    for _ in range(400):
+    for _ in range(800):
         name = chance.choice(list(PARTIAL))
         source = PARTIAL[name]()
         for _ in range(chance.randint(0, 3)):
@@ -87,11 +151,49 @@ def test_every_sharded_part_is_found_in_whatever_it_is_nested() -> None:
 
 def test_sources_of_all_data_are_not_refused_in_whatever_they_are_nested() -> None:
     chance = random.Random(8)
-    for _ in range(400):
+    for _ in range(800):
         source = chance.choice(WHOLE)()
         for _ in range(chance.randint(0, 3)):
             source = chance.choice(HOLDERS)(source)
         assert why_partial(source) is None
+
+
+def _with_options(items: Any, options: Any) -> Any:
+    for item in items:
+        yield item, options
+
+
+def test_variables_that_only_say_how_many_ranks_there_are_divide_nothing() -> None:
+    ranks_and_size = {"world_size": 4, "rank": 1}
+    options = argparse.Namespace(**ranks_and_size)
+    accelerator = types.SimpleNamespace(num_processes=4, process_index=1)
+    mapping = type("Options", (dict,), {"world_size": 4, "rank": 1})(dist=type("Options", (dict,), ranks_and_size)())
+    config = types.SimpleNamespace(loader=options)
+    for each in (options, accelerator, mapping, config, [options], {"a": options}):
+        for holder in (_generator, lambda items: map(str, items), lambda items: itertools.chain([1], items)):
+            assert why_partial(holder(_with_options(range(4), each))) is None
+            assert why_partial(_begun(holder(_with_options(range(4), each)))) is None
+            assert why_partial(functools.partial(_with_options, range(4), each)) is None
+
+
+def test_looking_for_parts_calls_no_function_of_the_program_and_takes_no_items() -> None:
+    class Mine(map):  # type: ignore[type-arg]
+        def __reduce__(self) -> Any:
+            raise AssertionError
+
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        num_replicas = property(lambda self: taken.append(0))
+
+    taken: list[int] = []
+    numbers = _generator(iter(range(9)))
+    sources = [Mine(taken.append, numbers), itertools.islice(numbers, 9), itertools.tee(numbers)[0], itertools.cycle(numbers)]
+    assert [why_partial(each) for each in sources] == [None] * 4
+    assert taken == [] and list(numbers) == list(range(9))
 
 
 def test_circles_and_attributes_that_raise_end() -> None:

@@ -191,3 +191,66 @@ def test_a_file_is_absent_unless_all_items_were_given(tmp_path: pathlib.Path) ->
         folder = tmp_path / f"cache{at}"
         assert list(pipeline.cache(folder).take(5)) == list(range(5))
         assert not list(folder.glob("*.items"))
+
+
+def write_tokens(text: pathlib.Path, word: str) -> None:
+    text.write_text(f"{word} text\n" * 50)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["corpus", "lines", "nested", "mapped", "list", "zip"])
+def test_items_of_a_source_that_has_changed_since_are_refused(kind: str, workers: int, tmp_path: pathlib.Path) -> None:
+    text, tokens = tmp_path / "a.txt", tmp_path / "tokens"
+
+    def written(word: str) -> levada.Pipeline[Any]:
+        write_tokens(text, word)
+        if kind == "corpus":
+            return levada.Pipeline(levada.Corpus(text, cache_dir=tokens, tokenizer="bytes", seq_length=8))
+        if kind == "mapped":
+            np.full(40, len(word)).tofile(text)
+            return levada.Pipeline(np.memmap(text, np.int64, "r"))
+        if kind == "list":
+            return levada.Pipeline([word] * len(word))
+        lines: levada.Pipeline[Any] = levada.Pipeline.from_lines(text)
+        if kind == "nested":
+            return levada.Pipeline(lines)
+        return levada.Pipeline(range(9)).zip(lines) if kind == "zip" else lines
+
+    def run(pipeline: levada.Pipeline[Any]) -> list[str]:
+        with pipeline.cache(tmp_path / "cache").dispatch().run(workers=workers) as items:
+            return sorted(map(str, items))
+
+    first = run(written("some"))
+    with pytest.raises(levada.InvalidArgument, match="has the items of another pipeline.*content of the sources"):
+        run(written("other"))
+    for part in (tmp_path / "cache").iterdir():
+        part.unlink()
+    assert run(written("other")) != first
+
+
+@pytest.mark.parametrize("kind", ["corpus", "lines"])
+def test_a_run_whose_source_changes_between_epochs_serves_no_old_items(kind: str, tmp_path: pathlib.Path) -> None:
+    text = tmp_path / "a.txt"
+    write_tokens(text, "some")
+    corpus = levada.Corpus(text, cache_dir=tmp_path / "tokens", tokenizer="bytes", seq_length=8)
+    pipeline: levada.Pipeline[Any] = levada.Pipeline(corpus) if kind == "corpus" else levada.Pipeline.from_lines(text)
+    with pipeline.cache(tmp_path / "cache").run() as run:
+        assert len(list(run)) == len(list(run)) > 0
+        write_tokens(text, "other")
+        with pytest.raises(levada.SourceError, match="changed since"):
+            list(run)
+
+
+def test_a_state_of_a_cached_corpus_goes_on_in_another_run(tmp_path: pathlib.Path) -> None:
+    text = tmp_path / "a.txt"
+    write_tokens(text, "some")
+    corpus = levada.Corpus(text, cache_dir=tmp_path / "tokens", tokenizer="bytes", seq_length=8)
+    pipeline = levada.Pipeline(corpus).cache(tmp_path / "cache")
+    whole = list(map(str, pipeline))
+    with pipeline.run(seed=1) as run:
+        iterator = iter(run)
+        given = [str(next(iterator)) for _ in range(3)]
+        state = run.state_dict()
+    with pipeline.run(seed=1) as run:
+        run.load_state_dict(state)
+        assert given + list(map(str, run)) == whole

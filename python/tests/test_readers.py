@@ -503,3 +503,56 @@ def test_an_empty_pass_is_no_error_where_the_source_can_begin_again() -> None:
     empty: list[int] = []
     assert [list(feed) for feed in [levada.Feed(empty)] * 3] == [[]] * 3
     assert list(levada.Feed(iter(empty))) == []
+
+
+@pytest.mark.parametrize("iterate", ["inline", "thread"])
+def test_ranks_that_wait_for_a_loader_to_begin_learn_which_function_it_is_in(tmp_path: pathlib.Path, iterate: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        import threading
+        ready = threading.Event()
+        class Iterates:
+            def __iter__(self):
+                ready.wait()
+                return iter(range(4))
+        class Resumes:
+            at = 0
+            def __iter__(self):
+                for self.at in range(self.at + 1, 9): yield self.at
+            def state_dict(self): return {{"at": self.at}}
+            def load_state_dict(self, state): ready.wait()
+        def initialize(worker): time.sleep(3)
+        def release():
+            "Lets the loader on rank 0 go on once the other rank has given up."
+            for name in ("iter", "state"):
+                while not os.path.exists(f"{{name}}.1"): time.sleep(0.01)
+                ready.set()
+                while not os.path.exists(f"{{name}}.0"): time.sleep(0.01)
+        def attempt(name, feed):
+            ready.clear()
+            try: next(iter(feed))
+            except levada.Error as error: tell(text=f"{{type(error).__name__}}: {{error}}")
+            else: tell(text="a batch")
+            open(f"{{name}}.{{rank}}", "w").close()
+            ready.set()
+            barrier(name)
+        if __name__ == "__main__":
+            os.chdir({str(tmp_path)!r})
+            levada.join()
+            feed = levada.Feed(Resumes(), "tp=2")
+            for _ in zip(range(2), feed): pass
+            feed.close()
+            resuming = levada.Feed(Resumes(), "tp=2", iterate={iterate!r}, timeout=1.5)
+            resuming.load_state_dict(feed.state_dict())
+            threading.Thread(target=release, daemon=True).start()
+            attempt("iter", levada.Feed(Iterates(), "tp=2", iterate={iterate!r}, timeout=1.5))
+            attempt("state", resuming)
+            attempt("workers", levada.DataLoader(range(8), num_workers=1, worker_init_fn=initialize, mesh="tp=2", timeout=1.5))
+        """,
+    )
+    functions = ["__iter__ > wait > wait (threading.py", "load_state_dict > wait > wait (threading.py", "_"]  # of what starts the workers
+    for each, function in zip(told[1], functions, strict=True):
+        assert each["text"].startswith("Timeout: rank 1 waited") and "rank 0: reading step 0, a batch of" in each["text"], each
+        assert f"in {function}" in each["text"], each

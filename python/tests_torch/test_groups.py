@@ -58,15 +58,90 @@ def test_where_the_environment_names_no_job_the_world_of_torch_is_joined(tmp_pat
         group = dist.new_group([1, 0])
         levada.join(group)
         tell(rest=list(levada.Feed(range(4, 6))), same=levada.join() is levada.join(dist.group.WORLD))
-        dist.destroy_process_group()
-        tell(alone=[levada.rank(), levada.world_size(), levada.join().size], got=list(levada.Feed(range(2))))
         """,
     )
     for rank, mine in enumerate(told):
         assert mine[0] == {"place": [rank, 2, 2, 2]}
         assert mine[1] == {"got": [rank, 2 + rank], "shard": [rank, 2 + rank]}
         assert mine[2] == {"rest": [4 + rank], "same": True}
-        assert mine[3] == {"alone": [0, 1, 1], "got": [0, 1]}
+
+
+def test_a_rank_whose_process_group_has_been_destroyed_does_not_take_all_data_as_its_own(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        feed = levada.Feed(range(4))
+        early = levada.DataLoader([5, 6])
+        job = levada.join()
+        tell(got=list(feed), place=[levada.rank(), levada.world_size()])
+        if rank == 0: os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}   # names no other ranks
+        dist.destroy_process_group()
+        for name, call in dict(pass_=lambda: list(feed), early=lambda: list(early), feed=lambda: list(levada.Feed(range(4))),
+                               loader=lambda: list(levada.DataLoader([5, 6])), join=levada.join).items():
+            try: tell(name=name, wrong=str(call()))
+            except levada.InvalidArgument as error: tell(name=name, text=str(error))
+        tell(place=[levada.rank(), levada.world_size()], own=list(levada.Pipeline(range(2))))
+        dist.init_process_group("gloo", init_method=f"file://{os.path.dirname(os.path.abspath(__file__))}/second", rank=rank, world_size=size)
+        tell(got=list(feed), loader=[batch.tolist() for batch in early], new=list(levada.Feed(range(2))))
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        tell(one=list(levada.Feed(range(2))))
+        dist.destroy_process_group()
+        tell(one=list(levada.Feed(range(2))))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"got": [rank, 2 + rank], "place": [rank, 2]}
+        for refused in mine[1:6]:
+            assert f"rank {rank} of 2 in torch.distributed, whose process group has been destroyed" in str(refused.get("text")), refused
+        assert mine[6] == {"place": [rank, 2], "own": [0, 1]}
+        assert mine[7] == {"got": [rank, 2 + rank], "loader": [[5 + rank]], "new": [rank]}
+        assert mine[8] == mine[9] == {"one": [0, 1]}
+
+
+def test_a_job_outlives_its_process_group_by_its_membership_or_by_the_launchers_variables(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        job = levada.join()
+        dist.destroy_process_group()
+        tell(got=list(levada.Feed(range(4), group=job)), loader=[batch.tolist() for batch in levada.DataLoader([5, 6], group=job)])
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(29000 + os.getppid() % 900)}
+        tell(place=[levada.rank(), levada.world_size()], got=list(levada.Feed(range(4))))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"got": [rank, 2 + rank], "loader": [[5 + rank]]}
+        assert mine[1] == {"place": [rank, 2], "got": [rank, 2 + rank]}
+
+
+def test_a_feed_that_is_made_before_its_process_group_is_refused_or_joins_it(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        dist.destroy_process_group()
+        def init(name):
+            folder = os.path.dirname(os.path.abspath(__file__))
+            dist.init_process_group("gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=size)
+        feed, loader = levada.Feed(range(4)), levada.DataLoader([5, 6])   # nothing says that there are other ranks
+        init("second")
+        for each in (feed, loader):
+            try: tell(wrong=str(list(each)))
+            except levada.InvalidArgument as error: tell(text=str(error))
+        dist.destroy_process_group()
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(29000 + os.getppid() % 900)}
+        feed = levada.Feed(range(4))
+        init("third")
+        tell(got=list(feed))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        for refused in mine[:2]:
+            assert "1 ranks, the job has 2" in str(refused.get("text")), refused
+        assert mine[2] == {"got": [rank, 2 + rank]}
 
 
 def test_the_world_of_torch_comes_before_what_the_environment_says(tmp_path: pathlib.Path) -> None:

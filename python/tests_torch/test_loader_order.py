@@ -63,6 +63,37 @@ if __name__ == "__main__":
         assert [each["loaded"] for each in mine[:2]] == ([40, 40] if rank == 0 else [0, 0])
 
 
+def test_a_loader_resumes_at_a_row_with_another_batch_size_or_is_refused_by_its_sampler(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        DATA
+        + """
+if __name__ == "__main__":
+    def make(size, order): return DataLoader(Counted(), batch_size=size, sampler=DistributedSampler(Counted(), num_replicas=1, rank=0, seed=order))
+    feed = levada.Feed(make(8, 3), divide="split", batch_size=4)
+    for _ in zip(range(2), feed): pass
+    feed.close()
+    for size in (2, 4, 8, 16):
+        for order in (3, 4):
+            again = levada.Feed(make(size, order), divide="split", batch_size=size // 2)
+            again.load_state_dict(feed.state_dict())
+            loaded = Counted.loaded
+            try: result = len(list(again))
+            except levada.InvalidArgument as error: result = str(error)
+            tell(size=size, order=order, result=result, loaded=Counted.loaded - loaded)
+""",
+    )
+    for rank, mine in enumerate(told):
+        for each in mine:
+            size = each["size"]
+            if each["order"] == 3:
+                assert (each["result"], each["loaded"]) == (48 // size, 0 if rank else 48), each
+            else:
+                ends = f"item {16 // size - 1} " + ("is not the one" if size == 8 else "does not end with the row")
+                assert f"{ends} that this state was saved after" in str(each["result"]), each
+
+
 def test_ranks_draw_alike_after_a_pass_has_begun_and_two_runs_are_equal(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

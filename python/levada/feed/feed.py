@@ -28,7 +28,7 @@ from levada.feed.arguments import (
     count_or_none,
 )
 from levada.feed.history import write_feed_history
-from levada.feed.loaders import check_whole
+from levada.feed.loaders import check_whole, with_article
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed, begin_corpus, begin_iterable, why_empty
 from levada.feed.read_ahead import ReadAhead
@@ -428,10 +428,17 @@ class Feed(PassView, Generic[Batch]):
         if core is None or not self.record:
             raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
         sequence = self.source.seq_length if isinstance(self.source, Corpus) else 0
-        data = {"source": source or f"a {type(self.source).__name__}", "sequence": sequence}
+        data = {"source": source or self._source_name, "sequence": sequence, "batch": self.batch_size or 1}
         write_feed_history(
-            self._join(), core, self._pipeline_story(), data, page=page, trace=trace, error=error
+            self._join(), core, self.stats, self._pipeline_story(), data, page=page, trace=trace, error=error
         )
+
+    @property
+    def _source_name(self) -> str:
+        """The name of the source in a report, which rank 0 writes."""
+        if self.source is None:
+            return "a source of other ranks"
+        return "a Pipeline" if isinstance(self.source, Run) else with_article(type(self.source).__name__)
 
     def _pipeline_story(self) -> bytes | None:
         return self.source._report() if isinstance(self.source, Run) else None

@@ -30,6 +30,7 @@ def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]
 def write_feed_history(
     joined: JoinedFeed,
     core: Pass,
+    stats: dict[str, Any],
     pipeline: bytes | None,
     data: dict[str, Any],
     *,
@@ -37,10 +38,11 @@ def write_feed_history(
     trace: PathLike | None,
     error: str = "",
 ) -> None:
-    """Writes the files on rank 0. `data`: the name of the source, and its tokens per sample or 0. Collective."""
+    """Writes the files on rank 0. `stats`: those of this rank's pass. `data`: the name of the source, its tokens per
+    sample or 0, and the samples per data-parallel rank and step. Collective."""
     feed, job = joined
-    mine = rank_report(job, feed.mesh, feed.readers, core.stats)
-    mine["bytes_read"] = core.stats["bytes_read"]
+    mine = rank_report(job, feed.mesh, feed.readers, stats)
+    mine["bytes_read"] = stats["bytes_read"]
     of_feed = {
         **data,
         "mesh": str(feed.mesh),
@@ -49,7 +51,6 @@ def write_feed_history(
         "readers": feed.readers,
         "steps": core.step,
         "end": (core.end or {"cause": "left"})["cause"],
-        "batch": feed._rank_samples,
         "balance": core.balance,
         "error": error,
     }

@@ -1,12 +1,28 @@
-"""Finds out from attributes and class names whether a source yields only one rank's part of the data."""
+"""Finds out from attributes and class names whether a source yields only one rank's part of the data, also through
+iterators, generators and functions. Calls no function of the program."""
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
+import gc
+from collections import deque
 from collections.abc import Iterator, Mapping
-from types import FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any
+from itertools import islice
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
+from typing import Any, NamedTuple
 
 from levada._levada import Mesh
 from levada.base.errors import InvalidArgument
@@ -15,6 +31,8 @@ _MAX_DEPTH = 32
 _MAX_PARTS = 2000
 _MAX_LISTED = 256
 """How many members of a list of data sets are examined."""
+_MAX_INSTRUCTIONS = 10_000
+"""How many instructions of a function are examined."""
 
 _DIVISIONS = (
     # number of parts, index of this part, remedy
@@ -41,7 +59,9 @@ job."""
 _FUNCTIONS = ("split_by_node",)
 """Functions of WebDataset in a list of stages."""
 
-_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, range)
+_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, range, CodeType, FrameType)
+_CALLABLES = (FunctionType, MethodType, BuiltinMethodType, MethodWrapperType, functools.partial)
+_WITH_VARIABLES = (*_CALLABLES, GeneratorType, CellType)
 _PART_NAMES = (
     "sampler", "dataset", "loader", "source", "iterable", "iterator", "pipe", "stream", "stage", "root", "base", "child",
     "wrapped", "inner", "worker_config", "nodesplitter", "node", "step", "input", "arguments",
@@ -51,8 +71,8 @@ _PART_NAMES = (
 def why_partial(source: Any) -> str | None:
     """Returns the reason for which a source yields only one rank's part of the data, with the remedy; None if there is
     no sign of that. Examines its samplers and data sets, however they are nested, and calls none of their functions."""
-    for part in _parts(source):
-        why = _why(part)
+    for part, is_variable in _parts(source):
+        why = _why(part, is_variable=is_variable)
         if why is not None:
             return f"the source is {why}" if part is source else f"the {type(source).__name__} reads from {why}"
     return None
@@ -67,23 +87,22 @@ def check_whole(source: Any, mesh: Mesh, job_size: int) -> None:
         raise InvalidArgument(f"a feed takes all samples and divides them over its {mesh.size} ranks, but {why}")
 
 
-def _why(part: Any) -> str | None:
-    name = getattr(part, "__name__", None) if callable(part) and not isinstance(part, type) else None
-    if name in _FUNCTIONS:
-        return f"{name}, which divides the shards by rank; leave it out"
+def _why(part: Any, *, is_variable: bool) -> str | None:
+    if isinstance(part, FunctionType) and part.__name__ in _FUNCTIONS:
+        return f"{part.__name__}, which divides the shards by rank; leave it out"
     kind = type(part).__name__
     nodes = _count(_attribute(part, "_distributed"), "world_size")
     if nodes > 1:
-        return f"{_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; leave out that call"
-    for number, rank, remedy in () if _only_notes_size(part) else _DIVISIONS:
+        return f"{with_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; leave out that call"
+    for number, rank, remedy in () if _only_notes_size(part) or (is_variable and not _may_yield(part)) else _DIVISIONS:
         for before in _PREFIXES:
             parts = _count(part, before + number)
             if parts > 1 and _count(part, before + rank) >= 0:
-                return f"{_article(kind)} with {number}={parts}, which yields one of {parts} parts of the data; {remedy}"
+                return f"{with_article(kind)} with {number}={parts}, which yields one of {parts} parts of the data; {remedy}"
     config = _attribute(part, "worker_config")
     for base in type(part).__mro__:
         if base.__name__ in _CLASSES and (config is None or _count(config, "world_size") != 1):
-            return f"{_article(base.__name__)}, which yields one rank's part of the data; {_CLASSES[base.__name__]}"
+            return f"{with_article(base.__name__)}, which yields one rank's part of the data; {_CLASSES[base.__name__]}"
     return None
 
 
@@ -97,73 +116,128 @@ def _has_base(part: Any, *names: str) -> bool:
     return any(base.__name__ in names for base in type(part).__mro__)
 
 
-def _article(kind: str) -> str:
+def with_article(kind: str) -> str:
     return f"{'an' if kind[:1] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
-def _parts(source: Any) -> Iterator[Any]:
+class _Part(NamedTuple):
+    value: Any
+    is_variable: bool
+    """Whether it is found through a function or generator, whose variables may also be the program's options."""
+
+
+def _parts(source: Any) -> Iterator[_Part]:
     """Yields a source and its parts, the nearest first."""
-    level, seen = [source], {id(source)}
+    level, seen = [_Part(source, False)], {id(source)}
     for _ in range(_MAX_DEPTH):
-        below: list[Any] = []
+        below: list[_Part] = []
         for part in level:
             yield part
-            for each in _members(part):
+            is_variable = part.is_variable or isinstance(part.value, _WITH_VARIABLES)
+            for each in _members(part.value):
                 if isinstance(each, _PLAIN) or id(each) in seen:
                     continue
                 if len(seen) >= _MAX_PARTS:
                     return
                 seen.add(id(each))
-                below.append(each)
+                below.append(_Part(each, is_variable))
         level = below
 
 
+def _may_yield(part: Any) -> bool:
+    """Returns whether its class can yield items and is no mapping."""
+    names = ("__iter__", "__next__", "__getitem__")
+    return not isinstance(part, Mapping) and any(name in base.__dict__ for base in type(part).__mro__ for name in names)
+
+
+_CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+
+
 def _members(part: Any) -> Iterator[Any]:
-    if isinstance(part, (list, tuple)):
-        yield from part[:_MAX_LISTED]
+    container = next((kind for kind in _CONTAINERS if isinstance(part, kind)), None)
+    if container is not None:  # A subclass may have its own functions.
+        with contextlib.suppress(RuntimeError):  # Another thread changes it.
+            values = dict.values(part) if container is dict else container.__iter__(part)
+            yield from list(islice(values, _MAX_LISTED))
     elif isinstance(part, Mapping):
-        with contextlib.suppress(Exception):
-            yield from list(part.values())[:_MAX_LISTED]
-    elif isinstance(part, GeneratorType):
-        yield from [] if part.gi_frame is None else list(part.gi_frame.f_locals.values())
-    elif isinstance(part, (map, filter, zip, enumerate, reversed)):
-        with contextlib.suppress(Exception):
-            yield from part.__reduce__()[1]
-    elif isinstance(part, (FunctionType, MethodType, functools.partial)):
+        yield from _own(part).values()
+    elif isinstance(part, _WITH_VARIABLES):
         yield from _captured(part)
     else:
+        if _is_built_in_iterator(part):
+            yield from gc.get_referents(part)
         for name, each in _attributes(part):
-            if any(known in name.lower() for known in _PART_NAMES):
+            if any(known in name.lower() for known in _PART_NAMES) or _is_built_in_iterator(each):
                 yield each
 
 
-def _captured(function: Any) -> Iterator[Any]:
-    """Yields the objects that a function refers to in addition to those of its module."""
-    if isinstance(function, functools.partial):
-        yield from (function.func, *function.args, *function.keywords.values())
-    elif isinstance(function, MethodType):
-        yield from (function.__self__, function.__func__)
+def _is_built_in_iterator(part: Any) -> bool:
+    """Returns whether it is a generator, or an iterator of Python or itertools, such as map, islice or that of a
+    list. Python's collector can look into these."""
+    bases = type(part).__mro__
+    return any(base.__module__ == "itertools" or (base.__module__ == "builtins" and "__next__" in base.__dict__) for base in bases)
+
+
+def _captured(part: Any) -> Iterator[Any]:
+    """Yields the objects that a function or generator refers to. Its module's functions and containers are left out:
+    they may be for other data, too."""
+    if isinstance(part, functools.partial):
+        yield from (part.func, *part.args, *part.keywords.values())
+    elif isinstance(part, MethodType):
+        yield from (part.__self__, part.__func__)
+    elif isinstance(part, (BuiltinMethodType, MethodWrapperType)):
+        yield part.__self__
+    elif isinstance(part, GeneratorType):
+        if part.gi_frame is not None:
+            yield from part.gi_frame.f_locals.values()
+            yield from _globals_of(part.gi_code, part.gi_frame.f_globals)
+        yield part.gi_yieldfrom
+        yield from gc.get_referents(part)  # iterators of its loops, to which no variable refers
+    elif isinstance(part, CellType):
+        with contextlib.suppress(ValueError):  # a variable without a value yet
+            yield part.cell_contents
     else:
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # a variable without a value yet
-                yield cell.cell_contents
+        yield from part.__closure__ or ()
+        yield from part.__defaults__ or ()
+        yield from (part.__kwdefaults__ or {}).values()
+        yield from _globals_of(part.__code__, part.__globals__)
+
+
+def _globals_of(code: CodeType, variables: dict[str, Any]) -> Iterator[Any]:
+    names = {each.argval for each in islice(dis.get_instructions(code), _MAX_INSTRUCTIONS) if each.opname == "LOAD_GLOBAL"}
+    for name in sorted(names):
+        value = variables.get(name)
+        if not isinstance(value, (*_CALLABLES, *_CONTAINERS, Mapping)):
+            yield value
 
 
 def _attributes(part: Any) -> Iterator[tuple[str, Any]]:
     """Yields the attributes of an object without calling its properties."""
-    with contextlib.suppress(Exception):
-        yield from list(vars(part).items())
+    yield from list(_own(part).items())
     for base in type(part).__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
             yield name, _attribute(part, name)
 
 
+def _own(part: Any) -> dict[str, Any]:
+    with contextlib.suppress(AttributeError):
+        own = object.__getattribute__(part, "__dict__")
+        return own if isinstance(own, dict) else {}
+    return {}
+
+
 def _attribute(part: Any, name: str) -> Any:
-    try:
-        return getattr(part, name, None)
-    except Exception:
+    """Returns an attribute of an object or its class; None if only a property or __getattr__() could return it."""
+    own = _own(part)
+    if name in own:
+        return own[name]
+    found = next((base.__dict__[name] for base in type(part).__mro__ if name in base.__dict__), None)
+    if isinstance(found, MemberDescriptorType):
+        with contextlib.suppress(AttributeError):  # not set
+            return found.__get__(part)
         return None
+    return None if hasattr(type(found), "__get__") else found
 
 
 def _count(part: Any, name: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from levada import _levada
 from levada._levada import CorpusSource, Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
 from levada.base.errors import CorruptMessage, Error, InvalidArgument, SourceError
-from levada.base.exception_texts import failure_text, report_of
+from levada.base.exception_texts import failure_text
 from levada.base.exits import handled, note_left
 from levada.base.iterators import Ended
 from levada.batch.balance import Balance, Samples
@@ -21,7 +21,7 @@ from levada.corpus.corpus import Corpus
 from levada.feed.losses import LossWatch, OnPeerLost
 from levada.feed.peers import PeerDigests
 from levada.feed.read_ahead import ReadAhead
-from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
+from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, maker_of
 from levada.feed.rows import num_rows
 from levada.feed.states import MAX_SAMPLES, FeedState
 from levada.feed.torch_loaders import draw_as_reader
@@ -128,6 +128,11 @@ class Beginning:
         if self._reader is not None:
             self._reader.watch(post_place)
 
+    def open(self) -> None:
+        """Opens an iterable on a reading rank, whose failure reaches all ranks; KeyboardInterrupt is raised here, too."""
+        if self._reader is not None:
+            self._reader.open()
+
     def raised(self) -> BaseException | None:
         """Returns the exception that the source raised on this rank, once; None if it did not raise."""
         reader = self._reader
@@ -225,16 +230,12 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     handoff = Handoff(feed._samples_an_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
     may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
     counted = Counted(position, items, may_lack, name=f"this {name}", skipped=feed.skip * feed._items_a_step)
-    has_item = not feed._counts_rows or at.step == feed._counted_a_step  # Items of another size have other contents.
-    if feed.check != "none" and state is None and has_item:
-        counted = counted._replace(item=at.item, digest=at.digest)
-    try:
-        return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # also SystemExit: the source raised it, not this program
-        handoff.fail(report_of(error))
-        return Beginning(handoff, first)
+    if feed.check != "none" and state is None:
+        if not feed._counts_rows or at.step == feed._counted_a_step:
+            counted = counted._replace(item=at.item, mark=at.digest)
+        elif (at.item + 1) * at.step == first:  # items of another size, of which the last one ends with the same row
+            counted = counted._replace(item=items - 1, mark=at.digest, of_row=True)
+    return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))
 
 
 def _read_items(feed: FeedArguments, at: FeedState) -> tuple[int, int, Any]:
@@ -285,11 +286,12 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
         feed._ended,
         feed._ahead,
         feed._cuts_rows,
+        feed._counts_rows,
         feed.tail if feed.divide == "deal" and samples is None else "drop",
     )
     rounds = (feed.prefetch or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
     feed._ahead.begin(rounds * feed._items_a_step, allow_pickle=feed.allow_pickle)
-    maker = open_maker(source, state, making)
+    maker = maker_of(source, state, making)
     return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
 
 
@@ -350,6 +352,11 @@ class FeedPass:
             self._begin.stop()
             raise
         self._running = _Running(self.core, begin, losses, end_sending, before)
+        try:
+            begin.open()
+        except BaseException as error:
+            _leave(self._running, error)
+            raise
         self._dropped = WhenDropped(functools.partial(_leave_dropped, self._running))
         close_at_exit(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import sys
@@ -21,6 +22,7 @@ from levada.base.iterators import Ended, Exhausted, is_own_iterator, iterate
 from levada.base.threads import join_thread, start_thread
 from levada.batch.balance import RefusedSample, Samples
 from levada.feed.context import in_callers_context
+from levada.feed.marks import is_same_item, is_same_row, mark_of_rows
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.rows import InvalidItem, lists_as_rows, without_rows
 from levada.feed.torch_loaders import Order, with_order
@@ -59,8 +61,11 @@ class Counted(NamedTuple):
     tolerance: int
     """How many items may be missing: those of an incomplete last step."""
     item: int = -1
-    """The item after which the state was saved, if it is to be compared."""
-    digest: int = 0
+    """The last item before the state, if it is to be compared."""
+    mark: int = 0
+    """That of the item after which the state was saved."""
+    of_row: bool = False
+    """Whether only the last row of the two items is compared, because they have different numbers of rows."""
     name: str = "the source"
     skipped: int = 0
     """Items after those that `skip` leaves out."""
@@ -73,17 +78,17 @@ class Counted(NamedTuple):
                 "was saved with these data, or none"
             )
 
-
-    def compare(self, digest: int) -> None:
-        """Raises OtherItem unless `digest` is that of the item after which the state was saved. Compares only digests
-        of one kind: of contents, or of what a loader makes an item of."""
-        if digest != self.digest and digest % 2 == self.digest % 2:
-            raise OtherItem(
-                f"item {self.item:,} is not the one that this state was saved after: the order or content of {self.name} cannot "
-                "be repeated. Use a levada.DataLoader, torchdata's StatefulDataLoader, or DistributedSampler(dataset, "
-                'num_replicas=1, rank=0), which shuffles by seed and epoch; pass check="none" if only the random augmentation of '
-                "the same samples differs"
-            )
+    def compare(self, mark: int) -> None:
+        """Raises OtherItem if `mark` shows that the item or row is not the one after which the state was saved."""
+        if is_same_row(mark, self.mark) if self.of_row else is_same_item(mark, self.mark):
+            return
+        found = "does not end with the row" if self.of_row else "is not the one"
+        raise OtherItem(
+            f"item {self.item:,} {found} that this state was saved after: the order or content of {self.name} cannot "
+            "be repeated. Use a levada.DataLoader, torchdata's StatefulDataLoader, or DistributedSampler(dataset, "
+            'num_replicas=1, rank=0), which shuffles by seed and epoch; pass check="none" if only the random augmentation of '
+            "the same samples differs"
+        )
 
 
 class Making(NamedTuple):
@@ -103,6 +108,8 @@ class Making(NamedTuple):
     """Keeps what is read ahead of an iterator that yields its items once."""
     cuts_rows: bool = False
     """Whether lists are cut along the rows of a batch."""
+    counts_rows: bool = False
+    """Whether states count the rows of the items."""
     tail: str = "drop"
     """Whether the last item is requested again to fill a round, and without its rows."""
 
@@ -158,39 +165,66 @@ def _stands_still(loader: Any) -> str:
     )
 
 
+class Opened(NamedTuple):
+    """The iterator of a source."""
+
+    iterator: Iterator[Any]
+    state: Callable[[], State | None] = lambda: None
+    noted: Iterator[Any] | None = None
+    """The source, if it is an iterator itself, so that a later pass continues it."""
+    order: Order | None = None
+    """Knows what the items are made of, and skips the first ones."""
+    mark: Callable[[], int | None] = lambda: None
+    """Returns the mark of the latest item, or None if it must be made of the item's content."""
+
+
+class CannotOpen(Exception):
+    """A source that cannot be opened because of the caller's arguments. The text is for users."""
+
+
+_REFUSED = (RefusedSample, EndsBeforeState, OtherItem, Exhausted, InvalidItem, CannotOpen)
+"""Exceptions whose text all ranks raise as InvalidArgument."""
+
+
 class Maker:
     """Makes the items of one iterator that a feed requests through a Handoff, with the states after some of them."""
 
-    def __init__(
-        self,
-        iterator: Iterator[Any],
-        state: Callable[[], State | None],
-        making: Making,
-        *,
-        noted: Iterator[Any] | None = None,
-        order: Order | None = None,
-        digest: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        """`noted`: the source, if it is an iterator itself, so that a later pass continues it. `order`: knows what the
-        items are made of, and skips the first ones. `digest`: returns that of the latest item, or None if its content
-        must be hashed."""
-        self._iterator = iterator
-        self._state = state
+    def __init__(self, open_source: Callable[[], Opened], making: Making) -> None:
+        """`open_source`: opens the source, which may take long."""
+        self._open_source: Callable[[], Opened] | None = open_source
+        self._making = making
         self._handoff, self._allow_pickle, self._samples = making.handoff, making.allow_pickle, making.samples
         self._counted = making.counted
-        self._noted = noted
-        self._ended = None if noted is None else making.ended
-        self._ahead = None if noted is None else making.ahead
-        self._cuts_rows, self._tail = making.cuts_rows, making.tail
-        self._order = order
-        self._digest = digest
+        self._cuts_rows, self._counts_rows, self._tail = making.cuts_rows, making.counts_rows, making.tail
         self._number = making.counted.before
         self._num_taken = 0
         self._last: Any = _NOTHING
         self._digest_of_step = 0
         self._has_items = False
+        self._is_open = False
         self._thread = 0
         self._raised: list[BaseException] = []  # raised by the source: one exception, until it is taken
+
+    def open(self) -> bool:
+        """Opens the source on the caller's thread; returns whether it could. An exception goes to all ranks, and
+        KeyboardInterrupt is also raised here."""
+        self._thread = threading.get_ident()
+        open_source, self._open_source = self._open_source, None
+        assert open_source is not None
+        try:
+            self._iterator, self._state, self._noted, self._order, self._mark = open_source()
+        except _REFUSED as refused:
+            self._handoff.fail(text_of(refused), is_argument=True)
+            return False
+        except BaseException as error:  # also SystemExit: the source raised it, not this program
+            self._fail(error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return False
+        self._ended = None if self._noted is None else self._making.ended
+        self._ahead = None if self._noted is None else self._making.ahead
+        self._is_open = True
+        return True
 
     def take_raised(self) -> BaseException | None:
         """Returns the exception that the source raised, once; None if it did not raise."""
@@ -199,11 +233,13 @@ class Maker:
     def make(self) -> bool:
         """Waits until an item is wanted and makes it; returns False after the last. An exception of the iterator goes
         to all ranks; one that is not an Exception, such as KeyboardInterrupt, is also raised here."""
+        if not self._is_open:
+            return False
         try:
             wanted = self._handoff.wanted()
             self._thread = threading.get_ident()
             return wanted is not None and self._serve(*wanted)
-        except (RefusedSample, EndsBeforeState, OtherItem, Exhausted, InvalidItem) as refused:
+        except _REFUSED as refused:
             self._handoff.fail(text_of(refused), is_argument=True)
         except ReportedError as failure:
             self._handoff.fail(text_of(failure))
@@ -252,7 +288,7 @@ class Maker:
                 self._handoff.end(skipped)
                 return self._tail != "drop"
             try:
-                self._prepare(item, self._state(), self._digest())
+                self._prepare(item, self._state(), self._mark())
             except Exception:
                 if self._ahead is not None:
                     self._ahead.drop_last()
@@ -261,9 +297,15 @@ class Maker:
         self._handoff.give()
         return True
 
-    def _prepare(self, item: Any, state: State | None, digest: int | None = None) -> None:
-        cut = lists_as_rows(item, f"item {self._number - 1}") if self._cuts_rows else item
-        self._handoff.prepare(cut, state, digest, allow_pickle=self._allow_pickle)
+    def _prepare(self, item: Any, state: State | None, mark: int | None = None) -> None:
+        cut = self._cut(item)
+        if mark is None and self._counts_rows:
+            with contextlib.suppress(TypeError):  # The next call raises it, with the path of the value.
+                mark = mark_of_rows(item, cut, allow_pickle=self._allow_pickle)
+        self._handoff.prepare(cut, state, mark, allow_pickle=self._allow_pickle)
+
+    def _cut(self, item: Any) -> Any:
+        return lists_as_rows(item, f"item {self._number - 1}") if self._cuts_rows else item
 
     def _next_item(self, _: object = None) -> Any:
         """Returns the next item. Raises StopIteration at the end, as islice() does, which however calls iter() and may
@@ -305,8 +347,8 @@ class Maker:
             self._number += passed
             if passed < count:
                 self._counted.check(self._number)
-            if self._order.marked_digest is not None:
-                self._counted.compare(self._order.marked_digest)
+            if self._order.mark is not None:
+                self._counted.compare(self._order.mark)
             if first is _NOTHING:
                 return passed
             self._iterator = itertools.chain([first], self._iterator)
@@ -325,9 +367,14 @@ class Maker:
             self._handoff.report_progress(first_wanted, first_wanted)
 
     def _compare(self, item: Any) -> None:
-        known = self._digest()
-        if self._number - 1 == self._counted.item:
-            self._counted.compare(_levada.digest_of(item, allow_pickle=self._allow_pickle) if known is None else known)
+        mark = self._mark()
+        if self._number - 1 != self._counted.item:
+            return
+        if mark is None:
+            cut = self._cut(item)
+            of = functools.partial(mark_of_rows, item) if self._counts_rows else _levada.digest_of
+            mark = of(cut, allow_pickle=self._allow_pickle)
+        self._counted.compare(mark)
 
     def _note_end(self) -> None:
         if self._ended is not None:
@@ -345,13 +392,7 @@ class Maker:
         return f"{' > '.join(names[-_FRAMES:])} ({place})" if names and frame is not None else "the interpreter"
 
 
-_MAKING = tuple(
-    function.__code__ for function in (Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over, ReadAhead._over)
-)
-
-
-def open_maker(source: Any, state: Any, making: Making) -> Maker:
-    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
+def _open_iterable(source: Any, state: Any, making: Making) -> Opened:
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
@@ -366,8 +407,21 @@ def open_maker(source: Any, state: Any, making: Making) -> Maker:
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
     if ordered is None:
-        return Maker(iterator, paced, making, noted=noted)
-    return Maker(iterator, paced, making, noted=noted, order=order, digest=order.next_digest)
+        return Opened(iterator, paced, noted)
+    return Opened(iterator, paced, noted, order, order.next_mark)
+
+
+def maker_of(source: Any, state: Any, making: Making) -> Maker:
+    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
+    return Maker(lambda: _open_iterable(source, state, making), making)
+
+
+_MAKING = tuple(
+    function.__code__
+    for function in (
+        Maker.open, Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over, ReadAhead._over, _open_iterable, iterate
+    )
+)  # fmt: skip
 
 
 class Reader(Protocol):
@@ -381,6 +435,10 @@ class Reader(Protocol):
 
     raised: Callable[[], BaseException | None]
     """Returns the exception that the source raised, once."""
+
+    def open(self) -> None:
+        """Opens the source on the caller's thread, once the pass has begun and watch() has been called: other ranks
+        then know which function it is in if that takes long."""
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Starts a thread that calls `post_place` periodically while an item is slow, unless a thread of the core does
@@ -401,6 +459,13 @@ class InlineReader:
         self._since: float | None = None  # when the current item was requested
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
+
+    def open(self) -> None:
+        self._since = time.monotonic()
+        try:
+            self._maker.open()
+        finally:
+            self._since = None
 
     def _make(self) -> bool:
         self._since = time.monotonic()
@@ -435,12 +500,21 @@ class BackgroundReader:
         self.where: Callable[[], str] = maker.where
         self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._source = source
-        self._thread = start_thread("iterating the source", "levada reader", in_callers_context(_make_all), [maker])
+        self._maker: Maker | None = maker
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        maker, self._maker = self._maker, None
+        if maker is not None and maker.open():
+            self._thread = start_thread("iterating the source", "levada reader", in_callers_context(_make_all), [maker])
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Does nothing, because the core's reading thread calls `post_place`."""
 
     def stop(self) -> None:
+        self._maker = None
+        if self._thread is None:
+            return
         abandon(self._thread, self._source, self.where)  # if the lines below are interrupted, it stays abandoned
         if join_thread(self._thread, _GRACE):
             release(self._thread)

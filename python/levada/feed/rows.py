@@ -8,12 +8,13 @@ import math
 import types
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from levada import _levada
 from levada.batch.classes import REGISTERED, find_registration, is_named_tuple, name_of, put_together, register
 
 _BYTES_OF_LENGTH = 8
+_PLAIN = (str, bytes, int, float, bool, type(None))
 _TEXT_AND_TIME = "USMm"
 """Kinds of numpy's dtypes whose arrays cross as plain values, which the core does not cut."""
 
@@ -190,6 +191,36 @@ def without_rows(item: Any) -> Any:
     """Returns a batch whose lists have no rows; the core cuts its tensors."""
     rows = num_rows(item)
     return item if rows is None else _Cut(rows, lambda values, _: values[:0], None).apply(item, "")
+
+
+class LastRow(NamedTuple):
+    """The last row of a batch."""
+
+    shape: list[tuple[str, str]]
+    """The path of each part, and its type and shape."""
+    content: list[Any]
+
+
+def last_row(item: Any) -> LastRow:
+    """Returns the last row of a batch: of tensors and of lists of plain values with an element for each row."""
+    row = LastRow([], [])
+    rows = num_rows(item)
+    if rows:
+        _add_last(row, item, rows, "")
+    return row
+
+
+def _add_last(row: LastRow, value: Any, rows: int, path: str) -> None:
+    if _is_tensor(value) and len(value.shape) > 0:
+        if value.shape[0] == rows and not _is_whole(value):
+            row.shape.append((path, f"{value.dtype} {tuple(value.shape[1:])}"))
+            row.content.append(value[-1:])
+    elif _is_list(value) and len(value) == rows and type(value[-1]) in _PLAIN:
+        row.shape.append((path, type(value[-1]).__name__))
+        row.content.append(value[-1])
+    else:
+        for key, child in _children(value):
+            _add_last(row, child, rows, f"{path}/{key}")
 
 
 class _Cut:

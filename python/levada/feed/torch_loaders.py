@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import sys
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
+
+from levada.feed.marks import mark_of_samples
 
 
 def is_loader(source: Any) -> bool:
@@ -30,7 +31,7 @@ class Order:
     """Records which samples a DataLoader makes its items of, and skips items without loading them."""
 
     def __init__(self, first: int, count: int, marked: int) -> None:
-        """`count`: items to skip, the first of which has index `first`. `marked`: the item whose digest is kept."""
+        """`count`: items to skip, the first of which has index `first`. `marked`: the item whose mark is kept."""
         self._first = first
         self._marked = marked
         self._made: deque[int] = deque()
@@ -39,28 +40,22 @@ class Order:
         self.count = count
         self.passed = 0
         """Number of items skipped so far: all of them once the first item has been taken."""
-        self.marked_digest: int | None = None
+        self.mark: int | None = None
 
     def over(self, sampler: Any) -> Iterator[Any]:
         for number, samples in enumerate(sampler, self._first):
             if self.passed < self.count:
                 self.passed += 1
                 if number == self._marked:
-                    self.marked_digest = _digest(samples)
+                    self.mark = mark_of_samples(samples)
             else:
-                self._made.append(_digest(samples))
+                self._made.append(mark_of_samples(samples))
                 self.begun += 1
                 yield samples
 
-    def next_digest(self) -> int:
-        """Returns the digest of the item that the loader has just yielded. Call it once per item."""
+    def next_mark(self) -> int:
+        """Returns the mark of the item that the loader has just yielded. Call it once per item."""
         return self._made.popleft()
-
-
-def _digest(samples: Any) -> int:
-    """Returns an odd number, unlike the digest of an item's content."""
-    plain = samples.tolist() if hasattr(samples, "tolist") else samples
-    return int.from_bytes(hashlib.blake2b(repr(plain).encode(), digest_size=7).digest(), "little") | 1
 
 
 class _Ordered:

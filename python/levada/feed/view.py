@@ -53,9 +53,10 @@ class PassView(FeedArguments):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counts of the pass: batches, samples, bytes, copied_batches; bytes_sent and bytes_read of a reader; seconds
-        since it began; waited_seconds that next() waited; and taken_seconds, which are those and the rest of the time
-        that next() took to get the batches from the engine."""
+        """Counts of the pass: batches; samples of them, without padding, which for an iterable without balance are its
+        rows with divide="split" and batch_size=, and otherwise its items; bytes, copied_batches; bytes_sent and
+        bytes_read of a reader; seconds since it began; waited_seconds that next() waited; and taken_seconds, which are
+        those and the rest of the time that next() took to get the batches from the engine."""
         core = self._core
         return {} if core is None else core.stats
 

@@ -24,6 +24,7 @@ _LOADERS = 30.0
 """Seconds that an exiting rank waits for loaders that are still in an item."""
 
 _membership: Membership | None = None  # in the whole job
+_seen_place: tuple[int, int] | None = None  # rank and size in torch.distributed's world when it last had several ranks
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
 _parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]] = weakref.WeakKeyDictionary()
 
@@ -59,10 +60,11 @@ def join(
     A rank that waits writes a line on standard error that names the ranks that have not arrived; over a process group,
     after 30 s.
 
-    Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, and
-    if ranks request different engines or degrees; Timeout, naming the ranks that did not arrive; EngineError on all
-    ranks, if one cannot connect to another; Unsupported, at once, if the launcher's variables say that ranks are on
-    several hosts and torch.distributed is not initialized. """
+    Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, if
+    ranks request different engines or degrees, and without `group` if torch.distributed's world of several ranks has
+    been destroyed and no launcher's variables name the other ranks; Timeout, naming the ranks that did not arrive;
+    EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the launcher's variables say
+    that ranks are on several hosts and torch.distributed is not initialized. """
     if engine not in ENGINES:
         remedy = ", and C++ programs join over MPI by levada::mpi::join()" if "mpi" in str(engine) else ""
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}{remedy}')
@@ -98,8 +100,10 @@ def _join_job(options: Options) -> Membership:
     launchers have their own rank numbers, and not all report which ranks are on this host. A job that was joined before
     stays the job."""
     global _membership
-    if not _has_joined() and (world := _world_of_torch()) is not None:
-        return join_group(world, options)
+    if not _has_joined():
+        if (world := _world_of_torch()) is not None:
+            return join_group(world, options)
+        _check_not_destroyed()
     if _membership is None:
         if "c10d" in options.engine:
             raise Unsupported(
@@ -111,17 +115,33 @@ def _join_job(options: Options) -> Membership:
     return _membership
 
 
+def _check_not_destroyed() -> None:
+    """Raises InvalidArgument if this process would be a job of its own only because its process group is no more."""
+    if _seen_place is not None and _launched_place()[1] == 1:
+        rank, size = _seen_place
+        raise InvalidArgument(
+            f"this process was rank {rank} of {size} in torch.distributed, whose process group has been destroyed, and cannot find "
+            "the other ranks without it: destroy the group after the last feed, call init_process_group() again, or pass "
+            "group=, the Membership that levada.join() returned before"
+        )
+
+
 def _has_joined() -> bool:
     return _membership is not None and _membership.size > 1
 
 
 def _world_of_torch() -> Any:
     """Returns torch.distributed's group of all ranks; None if it is not initialized or has one rank."""
+    global _seen_place
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     world = distributed.group.WORLD
-    return None if world.size() == 1 else world
+    if world.size() == 1:
+        _seen_place = None
+        return None
+    _seen_place = int(world.rank()), int(world.size())
+    return world
 
 
 def group_key(group: Any) -> Any:
@@ -138,11 +158,18 @@ def group_key(group: Any) -> Any:
 
 
 def _place() -> tuple[int, int]:
-    """Returns rank and size in the whole job, even if it has not been joined; (0, 1) outside a job."""
+    """Returns rank and size in the whole job, even if it has not been joined; (0, 1) outside a job. A process whose
+    process group has been destroyed keeps its place, so that it does not take all data as its own."""
     if _membership is not None and _has_joined():
         return _membership.rank, _membership.size
     if (world := _world_of_torch()) is not None:
         return int(world.rank()), int(world.size())
+    launched = _launched_place()
+    return launched if launched[1] > 1 or _seen_place is None else _seen_place
+
+
+def _launched_place() -> tuple[int, int]:
+    """Returns rank and size by the launcher's variables; (0, 1) without them."""
     return _levada.place() or (0, 1)
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
-from levada._levada import Handoff
+from levada._levada import Handoff, Metric
 from levada.base.checks import check_choice, check_function, check_seconds, epoch_number
 from levada.base.errors import InvalidArgument
-from levada.base.exception_texts import failure_text, report_of, text_of
+from levada.base.exception_texts import failure_text, text_of
 from levada.base.keywords import explain_unknown
 from levada.batch.balance import Balance, Cost
 from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
 from levada.feed.feed import Batch, Feed
+from levada.feed.loaders import with_article
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
-from levada.feed.readers import BackgroundReader, InlineReader, Maker, await_earlier_passes
+from levada.feed.readers import BackgroundReader, InlineReader, Maker, Reader, await_earlier_passes
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
 from levada.loader.balanced import StepBalance
@@ -28,6 +30,7 @@ from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers
 from levada.loader.states import LoaderState
 
+_SAMPLES = "levada_feed_samples_total"
 _ENDLESS = 1 << 50
 """More draws than any run takes: the end of an endless pass."""
 
@@ -180,6 +183,7 @@ class DataLoader(Feed[Batch]):
         self._known_digest = ""  # of the readers' list for the latest pass
         self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
         self._taken: Taken | None = None
+        self._samples = 0  # of the batches taken, without padding; the core counts those of balanced steps
         self.skipped = 0
         self._worker_options = WorkerOptions(
             self.num_workers, context, prefetch_factor or 2, worker_init_fn, self.timeout, self.record, count("max_skipped", max_skipped)
@@ -336,20 +340,15 @@ class DataLoader(Feed[Batch]):
         workers = self._own_workers()
         await_earlier_passes(workers, joined.job.rank, self.timeout)
         handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
-        try:
-            batches = workers.begin(self._plan)
-            maker: Maker
-            if (balanced := workers.producer.making.balanced) is not None:
-                made = batches if self.num_workers else None
-                maker = BalancedMaker(workers.producer, balanced, made, handoff, self.allow_pickle)
-            else:
-                maker = NumberedMaker(batches, handoff, self.allow_pickle, joined.ranks_per_reader)
-            reader = BackgroundReader(maker, workers) if self.num_workers else InlineReader(maker)
-            return Beginning(handoff, 0, reader)
-        except Exception as error:
-            is_argument = isinstance(error, InvalidArgument)
-            handoff.fail(text_of(error) if is_argument else report_of(error), is_argument=is_argument)
-            return Beginning(handoff, 0)
+        producer, begin = workers.producer, functools.partial(workers.begin, self._plan)
+        maker: Maker
+        if (balanced := producer.making.balanced) is not None:
+            has_workers = self.num_workers > 0
+            maker = BalancedMaker(producer, self._plan, balanced, begin, handoff, self.allow_pickle, has_workers=has_workers)
+        else:
+            maker = NumberedMaker(begin, handoff, self.allow_pickle, joined.ranks_per_reader)
+        reader: Reader = BackgroundReader(maker, workers) if self.num_workers else InlineReader(maker)
+        return Beginning(handoff, 0, reader)
 
     def _own_workers(self) -> Workers:
         if self._workers is None:
@@ -384,11 +383,12 @@ class DataLoader(Feed[Batch]):
             failed=lambda: None if workers is None else workers.failed,
             finish=pinned if self._pins else lambda batch: batch,
         )
-        self._passing, self._taken = (plan, draws, started.core), None
+        self._passing, self._taken, self._samples = (plan, draws, started.core), None, 0
         return started
 
     def _note_taken(self, taken: Taken, left_out: int) -> None:
         self._taken = taken
+        self._samples += taken.valid or 0
         self.skipped += left_out
 
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
@@ -411,6 +411,17 @@ class DataLoader(Feed[Batch]):
     def valid(self) -> int | None:
         """Number of the last batch's first samples that count; the others are repeated ones. None with balance."""
         return 0 if self._taken is None else self._taken.valid
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counts of the pass, as in Feed.stats. `samples` are those that count, without padding."""
+        stats = super().stats
+        return stats | {"samples": self._samples} if stats and self.balance is None else stats
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
+        """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is only among them with
+        balance: the core counts the other batches, and not their samples."""
+        return [each for each in super().metrics(labels) if self.balance is not None or each.name != _SAMPLES]
 
     @property
     def global_valid(self) -> int:
@@ -550,6 +561,10 @@ class DataLoader(Feed[Batch]):
                 more = (loaded.position - 1) // self._draws
                 self._epoch, self._at = loaded.epoch + more, loaded.position - more * self._draws
             self._next, self._last = self._next._replace(cursor=b"", samples=0), None
+
+    @property
+    def _source_name(self) -> str:
+        return "a DataLoader" if self.dataset is None else f"a DataLoader of {with_article(type(self.dataset).__name__)}"
 
     def _pipeline_story(self) -> bytes | None:
         run = None if self._workers is None else self._workers.run

@@ -15,7 +15,7 @@ from levada._levada import Handoff
 from levada.base.console import write_line
 from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
 from levada.base.exception_texts import text_of
-from levada.feed.readers import Maker, Making, ReportedError
+from levada.feed.readers import CannotOpen, Maker, Making, Opened, ReportedError
 from levada.loader.balanced import StepBalance
 from levada.loader.items import Plan, Producer, Sample, WorkerStart
 from levada.loader.items import Making as ItemMaking
@@ -78,7 +78,8 @@ class Workers:
         self.run: Run[Any] | None = None
         self._passes = 0
         if options.processes > 0:
-            self.run = Pipeline(self.producer).shard().run(
+            name = f"making items of {type(making.dataset).__name__}"  # as a report names the bottleneck
+            self.run = Pipeline(self.producer, name=name).shard().run(
                 options.processes,
                 context=options.context,
                 worker_prefetch=options.prefetch,
@@ -180,12 +181,20 @@ class Workers:
         return plan.epoch + first // draws
 
 
+def _opened(begin: Callable[[], Iterator[Any]]) -> Opened:
+    try:
+        # A state is a position, so no mark of the last item is needed.
+        return Opened(begin(), mark=lambda: 0)
+    except InvalidArgument as error:
+        raise CannotOpen(text_of(error)) from error
+
+
 class NumberedMaker(Maker):
     """Makes the items that a feed requests from a Handoff, and skips none: all items are for this reader."""
 
-    def __init__(self, batches: Iterator[Any], handoff: Handoff, allow_pickle: bool, ranks: int) -> None:
-        # A state is a position, so no digest of the last item is needed.
-        super().__init__(batches, lambda: None, Making(handoff, allow_pickle, ranks), digest=lambda: 0)
+    def __init__(self, begin: Callable[[], Iterator[Any]], handoff: Handoff, allow_pickle: bool, ranks: int) -> None:
+        """`begin`: begins the pass of the workers, and returns its batches."""
+        super().__init__(lambda: _opened(begin), Making(handoff, allow_pickle, ranks))
 
     def _skip(self, items: int) -> int:
         return items
@@ -195,13 +204,21 @@ class BalancedMaker(NumberedMaker):
     """Reports the lengths of a step's items to the core, and delivers the micro-batches that the core then requests."""
 
     def __init__(
-        self, producer: Producer, balance: StepBalance, batches: Iterator[Any] | None, handoff: Handoff, allow_pickle: bool
+        self,
+        producer: Producer,
+        plan: Plan,
+        balance: StepBalance,
+        begin: Callable[[], Iterator[Any]],
+        handoff: Handoff,
+        allow_pickle: bool,
+        *,
+        has_workers: bool,
     ) -> None:
-        """`batches`: from workers, the micro-batches of each of the rank's coordinates, step by step; None: they are
-        made here."""
-        super().__init__(iter(()), handoff, allow_pickle, 1)
-        self._producer, self._balance, self._batches = producer, balance, batches
-        self._division = producer.plan.division
+        """`begin`: with workers, its batches are the micro-batches of each of the rank's coordinates, step by step;
+        otherwise they are made here."""
+        super().__init__(begin, handoff, allow_pickle, 1)
+        self._producer, self._balance, self._has_workers = producer, balance, has_workers
+        self._division = plan.division
         self._at = self._division.begin
         self._step: list[Sample] = []
         self._num_taken = 0
@@ -211,7 +228,7 @@ class BalancedMaker(NumberedMaker):
 
     def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
         if gathered:
-            self._prepare(self._make(gathered) if self._batches is None else self._take(self._batches, gathered), None)
+            self._prepare(self._take(self._iterator, gathered) if self._has_workers else self._make(gathered), None)
             self._handoff.give()
             return True
         self._at += skipped

@@ -69,6 +69,22 @@ class ByteRanges:
         stamp = self.stamps[file]
         return ByteRange(self.paths[file], begin, min(begin + self.size, stamp.size), stamp)
 
+    def content(self) -> str:
+        """Returns a digest of how the files are divided and of their sizes, times of change and sampled blocks. Raises
+        SourceError if a file has changed since this was made."""
+        for path, stamp in zip(self.paths, self.stamps, strict=True):
+            if (now := _stamp_of_path(path))[:4] != stamp[:4] or now.sampled != stamp.sampled:
+                raise SourceError(_changed(path))
+        described = [(stamp.size, stamp.modified_ns, stamp.sampled) for stamp in self.stamps]
+        return _levada.digest(repr((self.size, described)).encode())
+
+
+def _changed(path: str) -> str:
+    return (
+        f"{path} has changed since the pipeline was made, by which its lines are divided; leave files as they are while they "
+        "are read, and make the pipeline again"
+    )
+
 
 def _stamp_of_path(path: str) -> FileStamp:
     try:
@@ -124,10 +140,7 @@ class Lines:
             while self._at < end:
                 lines = file.readlines(min(_BLOCK, end - self._at))
                 if not lines or _has_changed(path, file, stamp, changed_ns):
-                    raise SourceError(
-                        f"{path} has changed since the pipeline was made, by which its lines are divided; leave files as "
-                        "they are while they are read, and make the pipeline again"
-                    )
+                    raise SourceError(_changed(path))
                 changed_ns = os.fstat(file.fileno()).st_ctime_ns
                 for line in lines:
                     if self._at >= end:

@@ -268,9 +268,11 @@ class Pipeline(Generic[T]):
         that has been changed runs no code. A file is complete or absent: a pass that does not reach its end leaves
         none.
 
-        The file records `key`, the stages that made it with their parameters, and the options of a Corpus; if they
-        differ, the run raises InvalidArgument. Changed functions and changed data are not detected, so put something
-        that identifies them, such as a version, into `key`."""
+        The file records `key`, the stages that made it with their parameters, and the content of sources whose content
+        is known: the options and digest of a Corpus, the files of from_lines(), the file of a numpy.memmap, and the
+        length of a list, tuple, range or array. If they differ, the run raises InvalidArgument. If files change while
+        a run has its processes, its next epoch raises SourceError. Changed functions and other changed data are not
+        detected, so put something that identifies them, such as a version, into `key`."""
         return self._then("cache", name, folder=os.fspath(folder), key=key)
 
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:

@@ -15,12 +15,13 @@ from typing import Any, Generic, TypeVar
 from levada import _levada
 from levada._levada import Consumer, Epoch, Membership, Metric
 from levada.base.checks import epoch_number
-from levada.base.errors import Error, InvalidArgument, PeerLost, Timeout
+from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, Timeout
 from levada.base.exception_texts import failure_text
 from levada.base.exits import handled
 from levada.corpus.corpus import Corpus
 from levada.job.groups import GroupNumbers
 from levada.job.job import close_at_exit, join, world_size
+from levada.pipeline.contents import keys_of, with_contents
 from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
 from levada.pipeline.position import Position, Saved, decode_states, position_of_rank
@@ -59,6 +60,7 @@ class Run(Generic[T]):
         self._end_stage = end
         self.options = options
         self._steps = steps_of(end)
+        self._keyed_steps = self._steps  # with the content of the sources in the keys of caches
         self._graph = build(self._steps, options.on_error, options.allow_pickle)
         self._roles, dispatch_boundary, _, one_to_one = self._graph.place(options.workers, options.ordered)
         self._keeps_order = options.workers == 0 or options.ordered or one_to_one
@@ -94,6 +96,7 @@ class Run(Generic[T]):
     def __iter__(self) -> Epoch:
         """Starts the next epoch, or resumes the epoch of a loaded state. Ends a running epoch."""
         with self._starting:
+            self._check_contents()
             consumer = self._start()
             with self._closed_if_asked(consumer):
                 try:
@@ -106,6 +109,17 @@ class Run(Generic[T]):
             self._before = handled()
             self._epoch += 1
             return Epoch(self, consumer)
+
+    def _check_contents(self) -> None:
+        """Raises SourceError if a source before a cache has changed since the processes started: the cache has the
+        items of what it was."""
+        if self._consumer is None:
+            return
+        if keys_of(with_contents(self._steps)) != keys_of(self._keyed_steps):
+            raise SourceError(
+                "the files that this run caches items of have changed since it started; close() the run, and give the cache "
+                "another folder or remove its files"
+            )
 
     def _begin_epoch(self, consumer: Consumer) -> None:
         """Begins the epoch, at the loaded state if there is one."""
@@ -407,6 +421,7 @@ class Run(Generic[T]):
 
     def _started(self) -> Consumer:
         if self._consumer is None:
+            self._look_at_contents()
             if self.options.workers > 0 and self._worker_group is None:
                 self._tokenize_texts()
                 self._worker_group = WorkerGroup(self.options, self._tasks(), lambda: self._is_closing)
@@ -422,6 +437,13 @@ class Run(Generic[T]):
                 self.close()
                 raise
         return self._consumer
+
+    def _look_at_contents(self) -> None:
+        """Makes the caches refuse files with items of other contents. Otherwise keeps the graph, whose sources know
+        where the passes before a close() began."""
+        before, self._keyed_steps = self._keyed_steps, with_contents(self._steps)
+        if keys_of(self._keyed_steps) != keys_of(before):
+            self._graph = build(self._keyed_steps, self.options.on_error, self.options.allow_pickle)
 
     def _tokenize_texts(self) -> None:
         """Tokenizes the corpora that workers read. Otherwise the workers would wait for each other to do it."""
@@ -439,7 +461,7 @@ class Run(Generic[T]):
         processes += [("worker", number) for number in range(self.options.workers)]
         options, place = self._process_options(), _place_in(self._job())
         return [
-            Task(role, number, [self._sent(step, role) for step in self._steps], options, place)
+            Task(role, number, [self._sent(step, role) for step in self._keyed_steps], options, place)
             for role, number in processes
         ]
 

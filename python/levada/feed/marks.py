@@ -1,0 +1,60 @@
+"""Marks: numbers of 62 bits that identify the item after which a state is saved.
+
+A mark is odd if it is of the samples that a loader makes the item of, and even if it is of the item's content. A mark of
+content is digest_of() the item, or, for an item whose rows a state counts, three parts: the item, the shape of its last
+row, and that row. By them a run whose items have other numbers of rows compares the row at which it resumes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from levada import _levada
+from levada.feed.rows import last_row
+
+_ITEM_BITS, _SHAPE_BITS, _ROW_BITS = 22, 16, 23
+_LIST_BITS, _LAST_BITS = 30, 31
+
+
+def mark_of_samples(samples: Any) -> int:
+    """Returns the mark of an item that a loader makes of these samples: a list of numbers, or one number for a whole
+    item."""
+    plain = samples.tolist() if hasattr(samples, "tolist") else samples
+    is_batch = isinstance(plain, (list, tuple)) and len(plain) > 0
+    last = max(_hash(plain[-1], _LAST_BITS), 1) if is_batch else 0
+    return (_hash(plain, _LIST_BITS) << _LAST_BITS | last) << 1 | 1
+
+
+def mark_of_rows(item: Any, cut: Any, *, allow_pickle: bool) -> int:
+    """Returns the mark of an item whose rows a state counts. `cut`: the item as it crosses."""
+    row = last_row(item)
+    shape = _hash(row.shape, _SHAPE_BITS)
+    content = _bits(_levada.digest_of(row.content), _ROW_BITS)
+    whole = _bits(_levada.digest_of(cut, allow_pickle=allow_pickle), _ITEM_BITS)
+    return ((whole << _SHAPE_BITS | shape) << _ROW_BITS | content) << 1
+
+
+def is_same_item(mark: int, other: int) -> bool:
+    """Returns whether two marks may be of one item. Marks of different kinds cannot be compared."""
+    return mark == other or mark % 2 != other % 2
+
+
+def is_same_row(mark: int, other: int) -> bool:
+    """Returns whether two marks, of items of different numbers of rows, may end with one row. Rows of other shapes cannot
+    be compared: a batch may pad its rows to the longest."""
+    if mark % 2 != other % 2:
+        return True
+    if mark % 2 == 1:
+        last, others = (each >> 1 & (1 << _LAST_BITS) - 1 for each in (mark, other))
+        return last == others or 0 in (last, others)
+    shape, others = (each >> 1 + _ROW_BITS & (1 << _SHAPE_BITS) - 1 for each in (mark, other))
+    return shape != others or (mark ^ other) >> 1 & (1 << _ROW_BITS) - 1 == 0
+
+
+def _hash(value: Any, bits: int) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "little") >> 64 - bits
+
+
+def _bits(digest: int, bits: int) -> int:
+    return digest >> 1 & (1 << bits) - 1
