@@ -439,6 +439,34 @@ std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> to
   return std::ranges::max(done);
 }
 
+std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
+  int size = 1;
+  const auto longest = tokens.empty() ? 0 : std::ranges::max(tokens);
+  while (size < balance.max_cp && padded_for(longest, size) > balance.max_tokens * size) size *= 2;
+  const auto blocks = static_cast<std::size_t>(ranks / size);
+  std::int64_t busiest = 0;
+  std::vector<std::int64_t> slowest;  // by micro-batch
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const auto begin = tokens.size() * block / blocks, end = tokens.size() * (block + 1) / blocks;
+    std::int64_t time = 0;
+    std::size_t micro = 0;
+    for (auto first = begin; first < end; ++micro) {
+      std::int64_t filled = 0;
+      auto last = first;
+      while (last < end && (last == first || filled + padded_for(tokens[last], size) <= balance.max_tokens * size)) {
+        filled += padded_for(tokens[last++], size);
+      }
+      const auto each = micro_time(tokens.subspan(first, last - first), size, balance.cost);
+      if (micro == slowest.size()) slowest.push_back(0);
+      slowest[micro] = std::max(slowest[micro], each);
+      time += each;
+      first = last;
+    }
+    busiest = std::max(busiest, time);
+  }
+  return balance.wait == Wait::step ? busiest : std::accumulate(slowest.begin(), slowest.end(), std::int64_t{0});
+}
+
 std::int64_t context_bound(std::span<const std::int64_t> tokens, int ranks, int num_micro,
                            const ContextBalance& balance) {
   return computing_bound(tokens, ranks, balance) + num_micro * balance.cost.start;

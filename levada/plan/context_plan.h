@@ -52,6 +52,10 @@ ContextPlan plan_static_context(std::span<const std::int64_t> tokens, int ranks,
 /// blocks; with Wait::micro, all ranks wait in each micro-batch.
 std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> tokens, const ContextBalance& balance);
 
+/// Returns the time of a step that nobody balances: blocks of the fewest ranks that hold the longest sample take
+/// equally many samples, in their order, in micro-batches as full as the order allows.
+std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance);
+
 /// Returns a lower bound of step_time() for plans of `num_micro` micro-batches: the mean computing time of a rank, or
 /// that of the longest sample on max_cp ranks if it is longer.
 std::int64_t context_bound(std::span<const std::int64_t> tokens, int ranks, int num_micro,
