@@ -109,7 +109,7 @@ Parts run(const Mesh& mesh, const FeedOptions& options, const std::vector<std::i
     while (auto batch = feed.next()) {
       const auto tokens = batch->tensor("tokens").as<std::int64_t>();
       const auto ends = batch->tensor("cu_seqlens").as<std::int64_t>();
-      const Part part{{tokens.begin(), tokens.end()}, {ends.begin(), ends.end()}, batch->block_size, batch->block_index};
+      const Part part{{tokens.begin(), tokens.end()}, {ends.begin(), ends.end()}, batch->cp_size, batch->cp_rank};
       EXPECT_LE(std::ssize(part.tokens), options.balance->max_tokens);
       EXPECT_EQ(batch->samples, std::ssize(part.ends) - 1);
       const std::lock_guard lock(mutex);

@@ -27,7 +27,7 @@ Bytes encode(const Envelope& envelope) {
   writer.put(envelope.round);
   writer.put(fit(envelope.samples, "samples"));
   writer.put(fit(envelope.num_micro, "micro-batches"));
-  writer.put(static_cast<std::uint8_t>(std::bit_width(static_cast<unsigned>(envelope.block_size)) - 1));
+  writer.put(static_cast<std::uint8_t>(std::bit_width(static_cast<unsigned>(envelope.cp_size)) - 1));
   writer.put_sized(ByteView(envelope.cursor));
   return std::move(writer).take();
 }
@@ -42,7 +42,7 @@ Envelope decode_envelope(ByteView bytes) {
   if (exponent > max_exponent) {
     throw CorruptMessage(reader.offset(), fmt::format("a block of 2^{} ranks", exponent));
   }
-  envelope.block_size = 1 << exponent;
+  envelope.cp_size = 1 << exponent;
   envelope.cursor = reader.get_bytes();
   reader.expect_end();
   return envelope;

@@ -16,7 +16,7 @@ TEST(Envelope, IsDecodedAsItWasEncoded) {
   EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
   envelope.num_micro = 3;
   EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
-  envelope.block_size = 8;
+  envelope.cp_size = 8;
   EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
   envelope = {.round = std::numeric_limits<std::int64_t>::max(), .samples = most, .num_micro = most};
   EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
@@ -54,8 +54,8 @@ TEST(Envelope, IsRefusedWithANegativeRound) {
 }
 
 TEST(Envelope, IsRefusedWithABlockOfMoreRanksThanThereCanBe) {
-  auto bytes = encode(Envelope{.block_size = 1 << 30});
-  EXPECT_EQ(decode_envelope(bytes).block_size, 1 << 30);
+  auto bytes = encode(Envelope{.cp_size = 1 << 30});
+  EXPECT_EQ(decode_envelope(bytes).cp_size, 1 << 30);
   bytes[16] = std::byte{31};
   EXPECT_THROW(decode_envelope(bytes), CorruptMessage);
 }

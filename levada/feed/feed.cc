@@ -334,8 +334,8 @@ class Feed::Impl {
             .micro = micro.micro,
             .num_micro = micro.num_micro,
             .samples = micro.samples,
-            .block_size = envelope.block_size,
-            .block_index = static_cast<int>(data_coordinate_ % envelope.block_size),
+            .cp_size = envelope.cp_size,
+            .cp_rank = static_cast<int>(data_coordinate_ % envelope.cp_size),
             .content = std::move(arrival.content),
             .cursor = std::move(envelope.cursor)};
   }

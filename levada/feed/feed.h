@@ -61,7 +61,7 @@ struct Batch {
   std::int64_t samples = 0;  ///< samples of this rank's dp coordinate, without padding; fewer only in the tail
   /// Number of context-parallel ranks that share the samples, and the index of this one among them: the part that it
   /// has. 1 and 0 without Balance::max_cp.
-  int block_size = 1, block_index = 0;
+  int cp_size = 1, cp_rank = 0;
   FlatTree content;
   /// The source's position after this step, the same on every rank; a StepCursor if steps are balanced. Empty unless
   /// this is the last micro-batch of its step: a run can only resume between steps.

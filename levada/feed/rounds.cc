@@ -197,7 +197,7 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<U
   batch->envelope = encode(feed_protocol::Envelope{.round = round,
                                                    .samples = micro ? micro->samples : samples,
                                                    .num_micro = micro ? micro->num_micro : 0,
-                                                   .block_size = micro ? micro->block_size : 1,
+                                                   .cp_size = micro ? micro->cp_size : 1,
                                                    .cursor = source_->cursor(begin_of(round) + samples)});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {

@@ -16,7 +16,7 @@ std::uint64_t hash_of(const StepPlan& plan, const std::vector<std::int64_t>& sam
     writer.put(static_cast<std::uint64_t>(members.size()));
     for (const auto member : members) writer.put(samples[member]);
   }
-  for (const int size : plan.block_sizes) writer.put(static_cast<std::uint32_t>(size));
+  for (const int size : plan.cp_sizes) writer.put(static_cast<std::uint32_t>(size));
   return hash64(writer.view(), before);
 }
 
@@ -32,7 +32,7 @@ std::optional<Tree> StepSource::read(std::int64_t first, std::int64_t, Memory& m
     if (!plan_next()) return std::nullopt;
   }
   const auto rank = static_cast<int>(first % options_.ranks), micro = static_cast<int>(round - step_.first_round);
-  const int size = step_.plan.block_size_at(rank, micro);
+  const int size = step_.plan.cp_size_at(rank, micro);
   if (size == 1) return gather(rank, micro, memory);
   const int index = rank % size;
   if (shared_number_ != first - index) {
@@ -127,7 +127,7 @@ std::optional<MicroBatch> StepSource::micro_batch(std::int64_t number) const {
                     .micro = micro,
                     .num_micro = step_.plan.num_micro,
                     .samples = static_cast<std::int64_t>(members.size()),
-                    .block_size = step_.plan.block_size_at(static_cast<int>(number % options_.ranks), static_cast<int>(micro)),
+                    .cp_size = step_.plan.cp_size_at(static_cast<int>(number % options_.ranks), static_cast<int>(micro)),
                     .division = step_.division};
 }
 

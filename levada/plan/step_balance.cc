@@ -58,7 +58,7 @@ StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> 
     for (int rank = 0; rank < plan.ranks; ++rank) {
       std::vector<std::int64_t> lengths;
       for (const std::size_t item : plan.at(rank, micro)) lengths.push_back(tokens[item]);
-      const auto time = static_cast<double>(micro_time(lengths, plan.block_size_at(rank, micro), cost));
+      const auto time = static_cast<double>(micro_time(lengths, plan.cp_size_at(rank, micro), cost));
       by_rank[static_cast<std::size_t>(rank)] += time;
       most = std::max(most, time);
     }

@@ -273,7 +273,7 @@ StepPlan plan_blocks(std::span<const SampleSize> samples, int num_ranks, const B
     for (int micro = 0; micro < plan.num_micro; ++micro) {
       const ContextBlock& block = blocks.at(rank, micro);
       plan.micros.push_back(block.samples);
-      plan.block_sizes.push_back(block.size);
+      plan.cp_sizes.push_back(block.size);
     }
   }
   return plan;

@@ -67,11 +67,11 @@ ContextCost context_cost_of(const SampleCost& cost);
 struct StepPlan {
   int ranks = 0, num_micro = 0;                       ///< num_micro per rank
   std::vector<std::vector<std::size_t>> micros = {};  ///< by rank, then micro-batch: indexes of samples, ascending
-  std::vector<int> block_sizes = {};  ///< likewise, the ranks that share the micro-batch; empty if each has its own
+  std::vector<int> cp_sizes = {};  ///< likewise, the ranks that share the micro-batch; empty if each has its own
 
   const std::vector<std::size_t>& at(int rank, int micro) const { return micros[index(rank, micro)]; }
   /// Returns the number of ranks that share a micro-batch. They are aligned: the first is a multiple of it.
-  int block_size_at(int rank, int micro) const { return block_sizes.empty() ? 1 : block_sizes[index(rank, micro)]; }
+  int cp_size_at(int rank, int micro) const { return cp_sizes.empty() ? 1 : cp_sizes[index(rank, micro)]; }
   bool operator==(const StepPlan&) const = default;
 
  private:

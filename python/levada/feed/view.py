@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from levada._levada import Metric, Pass
+from levada.base.errors import InvalidArgument
 from levada.feed.passes import FeedArguments, FeedPass, JoinedFeed
 from levada.feed.results import gather
 
@@ -42,6 +43,25 @@ class PassView(FeedArguments):
         """Number of micro-batches in the step of the last taken batch."""
         core = self._core
         return 1 if core is None else core.num_micro
+
+    @property
+    def cp_size(self) -> int:
+        """Number of context-parallel ranks that share the sequences of the last taken batch: with `max_cp` of a
+        Balance it differs from batch to batch."""
+        core = self._core
+        return self.mesh.axis_size("cp") if core is None or not self._has_own_cp else core.cp_size
+
+    @property
+    def cp_rank(self) -> int:
+        """Index of this rank among those that share the sequences of the last taken batch."""
+        core = self._core
+        if core is None or not self._has_own_cp:
+            return self.mesh.coordinate(self._join().job.rank, "cp")
+        return core.cp_rank
+
+    @property
+    def _has_own_cp(self) -> bool:
+        return self.balance is not None and self.balance.max_cp > 1
 
     @property
     def end(self) -> dict[str, Any] | None:
@@ -101,6 +121,8 @@ class PassView(FeedArguments):
         same results; ranks without results, such as early pipeline stages, pass None. Collective; meant for predictions
         and metrics. With `balance` the order is that of the ranks.
 
-        Raises InvalidArgument for results of another length."""
+        Raises InvalidArgument for results of another length, and with `max_cp`, where ranks have parts of a sample."""
+        if self._has_own_cp:
+            raise InvalidArgument("gather() takes results of whole samples, and with max_cp a rank has parts of them; use a feed without max_cp to evaluate")
         joined = self._join()
         return gather(joined.job, self.mesh, results, self.valid_rows, self.timeout)
