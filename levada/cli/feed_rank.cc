@@ -247,7 +247,9 @@ report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause c
   report.sequence = arguments.job.sequence;
   report.steps = steps;
   if (const auto by = balance_of(arguments))
-    report.balance = {.by = *by, .ranks = job.mesh.data_size(), .series = feed.balance()};
+    report.balance = {.by = *by,
+                      .ranks = job.mesh.data_size() * (by->max_cp > 1 ? job.mesh.axis_size("cp") : 1),
+                      .series = feed.balance()};
   report.end_cause = to_string(cause);
   report.files = run.data.corpus->files();
   report.documents = run.data.corpus->documents();

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "levada/base/error.h"
 #include "levada/feed/labels.h"
+#include "levada/plan/context_plan.h"
 #include "levada/plan/plan.h"
 #include "levada/transfer/portion.h"
 #include "levada/transfer/segments.h"
@@ -28,8 +28,8 @@ void divide(const std::vector<Placement>& all, std::vector<Placement>& along, st
     } else if (std::holds_alternative<Zigzag>(placement)) {
       along.push_back(placement);
     } else if (!std::holds_alternative<Replicate>(placement)) {
-      throw InvalidArgument(
-          fmt::format("max_cp cuts sequences by zigzag, and the layout has {}; use zigzag(cp,dim)", to_string(placement)));
+      throw InvalidArgument(fmt::format("max_cp cuts sequences by zigzag, and the layout has {}; use zigzag(cp,dim)",
+                                        to_string(placement)));
     }
   }
 }
@@ -39,13 +39,6 @@ Mesh with_context_as_data(const Mesh& mesh) {
   auto names = mesh.data_axes();
   names.emplace_back(axis);
   return Mesh(mesh.axes(), names);
-}
-
-void check_ranks(const Mesh& mesh, int max_cp) {
-  const int ranks = mesh.data_size();
-  if (ranks % max_cp == 0) return;
-  throw InvalidArgument(fmt::format("max_cp={} does not divide the {} dp x cp ranks of '{}'; choose a power of two, at most {}",
-                                    max_cp, ranks, mesh.to_string(), ranks & -ranks));
 }
 
 }  // namespace
@@ -62,7 +55,7 @@ std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layou
                     options.readers.to_string()));
   }
   ContextFeed feed{.mesh = with_context_as_data(mesh), .layout = layout, .cuts = {}};
-  check_ranks(feed.mesh, options.balance->max_cp);
+  check_context(feed.mesh.data_size(), {.max_tokens = options.balance->max_tokens, .max_cp = options.balance->max_cp});
   bool cuts_any = false;
   for (Layout::Rule& rule : feed.layout.rules) {
     Layout::Rule cut{.pattern = rule.pattern, .placements = {}, .required = false};
@@ -76,10 +69,11 @@ std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layou
   divide(layout.otherwise, feed.cuts.otherwise, others);
   feed.layout.otherwise = std::move(others);
   if (cuts_any || !feed.cuts.otherwise.empty()) return feed;
-  throw InvalidArgument(fmt::format(
-      "max_cp cuts the fields that the layout cuts along cp, and layout {:.40} has none; give zigzag(cp,1) to the fields "
-      "of a sequence",
-      layout.name));
+  throw InvalidArgument(
+      fmt::format("max_cp cuts the fields that the layout cuts along cp, and layout {:.40} has none; give zigzag(cp,1) "
+                  "to the fields "
+                  "of a sequence",
+                  layout.name));
 }
 
 Tree context_part(const Tree& row, const Layout& cuts, int size, int index, Memory& memory) {

@@ -83,10 +83,8 @@ const Layout text{.name = "text",
 
 FeedOptions options_of(std::int64_t max_tokens, int max_cp) {
   return {.batch = 8,
-          .balance = Balance{.cost = SampleCost::parse("flops"),
-                             .max_tokens = max_tokens,
-                             .wait = Wait::micro,
-                             .max_cp = max_cp}};
+          .balance = Balance{
+              .cost = SampleCost::parse("flops"), .max_tokens = max_tokens, .wait = Wait::micro, .max_cp = max_cp}};
 }
 
 /// What a rank received of a micro-batch.
@@ -193,10 +191,10 @@ TEST_P(ContextFeeds, GiveEachPositionOfAStepToOneRankInZigzagOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ContextFeeds,
-                         ::testing::Values(std::tuple{"dp=4", 4}, std::tuple{"dp=2,cp=2", 2}, std::tuple{"dp=2,cp=2", 4},
-                                           std::tuple{"cp=4,dp=1", 4}, std::tuple{"dp=2,cp=2,tp=2", 4},
-                                           std::tuple{"pp=2,dp=2,cp=2", 4}, std::tuple{"dp=8", 8},
-                                           std::tuple{"dp_replicate=2,dp_shard=2,cp=2", 8}));
+                         ::testing::Values(std::tuple{"dp=4", 4}, std::tuple{"dp=2,cp=2", 2},
+                                           std::tuple{"dp=2,cp=2", 4}, std::tuple{"cp=4,dp=1", 4},
+                                           std::tuple{"dp=2,cp=2,tp=2", 4}, std::tuple{"pp=2,dp=2,cp=2", 4},
+                                           std::tuple{"dp=8", 8}, std::tuple{"dp_replicate=2,dp_shard=2,cp=2", 8}));
 
 std::string refusal_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options, std::int64_t multiple = 16) {
   std::string text;
@@ -218,7 +216,8 @@ std::string refusal_of(const Mesh& mesh, const Layout& layout, const FeedOptions
 
 TEST(ContextFeedErrors, NameTheOptionOnAllRanks) {
   const auto mesh = Mesh::parse("dp=2,cp=2");
-  EXPECT_THAT(refusal_of(mesh, text, options_of(640, 8)), HasSubstr("max_cp=8 does not divide the 4 dp x cp ranks"));
+  EXPECT_THAT(refusal_of(mesh, text, options_of(640, 8)),
+              HasSubstr("a power of two that divides the 4 dp x cp ranks, so at most 4, got 8"));
   EXPECT_THAT(refusal_of(mesh, text, options_of(640, 3)), HasSubstr("max_cp must be a power of two, got 3"));
   EXPECT_THAT(refusal_of(mesh, text, options_of(0, 4)), HasSubstr("max_cp=4 lets each sequence have its own number"));
   EXPECT_THAT(refusal_of(mesh, text, options_of(640, 4), 4), HasSubstr("choose a multiple of 8 (pad_to=, --pad-to)"));
@@ -229,15 +228,18 @@ TEST(ContextFeedErrors, NameTheOptionOnAllRanks) {
   EXPECT_THAT(refusal_of(mesh, whole, options_of(640, 4)), HasSubstr("layout whole has none; give zigzag(cp,1)"));
   const Layout shard{.name = "shard", .rules = {{"tokens", {Shard{"cp", 1}}}}, .otherwise = {}, .stages = {}};
   EXPECT_THAT(refusal_of(mesh, shard, options_of(640, 4)), HasSubstr("the layout has shard(cp,1); use zigzag(cp,dim)"));
-  EXPECT_THAT(refusal_of(mesh, text, options_of(64, 4)), HasSubstr("tokens, but 4 ranks of at most 64 tokens each hold 256"));
+  EXPECT_THAT(refusal_of(mesh, text, options_of(64, 4)),
+              HasSubstr("tokens, but 4 ranks of at most 64 tokens each hold 256"));
 }
 
 TEST(ContextPart, LeavesOtherFieldsWhole) {
   HeapMemory memory;
-  const auto row = Tree::dict({{"tokens", Tree(Tensor::of<std::int64_t>({1, 12}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}))},
-                               {"cu_seqlens", Tree(Tensor::of<std::int32_t>({1, 3}, {0, 4, 12}))},
-                               {"names", Tree::list({Tree("a"), Tree("b")})}});
-  const auto part = context_part(row, {.rules = {{"tokens", {Zigzag{"cp", 1}}}}, .otherwise = {}, .stages = {}}, 2, 0, memory);
+  const auto row =
+      Tree::dict({{"tokens", Tree(Tensor::of<std::int64_t>({1, 12}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}))},
+                  {"cu_seqlens", Tree(Tensor::of<std::int32_t>({1, 3}, {0, 4, 12}))},
+                  {"names", Tree::list({Tree("a"), Tree("b")})}});
+  const auto part =
+      context_part(row, {.rules = {{"tokens", {Zigzag{"cp", 1}}}}, .otherwise = {}, .stages = {}}, 2, 0, memory);
   EXPECT_THAT(part.tensor("tokens").as<std::int64_t>(), ElementsAre(0, 3, 4, 5, 10, 11));
   EXPECT_THAT(part.tensor("cu_seqlens").as<std::int32_t>(), ElementsAre(0, 4, 12));
   EXPECT_EQ(std::get<std::string>(part.at("names[1]").leaf()), "b");

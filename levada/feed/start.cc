@@ -283,9 +283,9 @@ FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, c
   try {
     check(*engine, mesh, layout, options);
     if (auto own = context_feed_of(mesh, layout, options)) context = *std::move(own);
-    audiences = fan_out_audiences(
-        context.layout, context.mesh,
-        {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
+    audiences =
+        fan_out_audiences(context.layout, context.mesh,
+                          {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
     const int rank = engine->info().rank;
     reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
     check_delay(reads ? source.get() : nullptr, options);

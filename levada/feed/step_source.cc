@@ -123,12 +123,13 @@ std::optional<MicroBatch> StepSource::micro_batch(std::int64_t number) const {
   if (round < step_.first_round || round >= step_.end_round()) return std::nullopt;
   const auto micro = round - step_.first_round;
   const auto& members = step_.plan.at(static_cast<int>(number % options_.ranks), static_cast<int>(micro));
-  return MicroBatch{.step = step_.number,
-                    .micro = micro,
-                    .num_micro = step_.plan.num_micro,
-                    .samples = static_cast<std::int64_t>(members.size()),
-                    .cp_size = step_.plan.cp_size_at(static_cast<int>(number % options_.ranks), static_cast<int>(micro)),
-                    .division = step_.division};
+  return MicroBatch{
+      .step = step_.number,
+      .micro = micro,
+      .num_micro = step_.plan.num_micro,
+      .samples = static_cast<std::int64_t>(members.size()),
+      .cp_size = step_.plan.cp_size_at(static_cast<int>(number % options_.ranks), static_cast<int>(micro)),
+      .division = step_.division};
 }
 
 BalanceSeries StepSource::balance() const {

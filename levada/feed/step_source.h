@@ -18,8 +18,8 @@
 namespace levada {
 
 struct StepOptions {
-  int ranks = 1;       ///< number of data-parallel ranks; with Balance::max_cp, of dp x cp ranks
-  Layout cuts = {};    ///< how the ranks of a block share a row, for context_part()
+  int ranks = 1;     ///< number of data-parallel ranks; with Balance::max_cp, of dp x cp ranks
+  Layout cuts = {};  ///< how the ranks of a block share a row, for context_part()
   Balance balance = {};
   std::int64_t step_samples = 1;
   std::int64_t first_sample = 0;
@@ -87,8 +87,8 @@ class StepSource final : public Source {
   std::int64_t announced_;
   std::optional<double> unbalanced_;  ///< work of the busiest rank if the source's order had been kept
   Step step_;
-  Tree shared_row_;                    ///< the row of the block that was read last
-  std::int64_t shared_number_ = -1;    ///< micro-batch of the first rank of that block
+  Tree shared_row_;                  ///< the row of the block that was read last
+  std::int64_t shared_number_ = -1;  ///< micro-batch of the first rank of that block
   bool ended_ = false;
   mutable std::mutex balance_mutex_;
   BalanceSeries balance_;

@@ -10,8 +10,13 @@
 namespace levada {
 namespace {
 
-constexpr ContextCost simple{.linear = 10, .quadratic = 1, .exchange_in_host = 3, .exchange_between = 30, .hop = 100,
-                             .start = 1000, .ranks_per_host = 4};
+constexpr ContextCost simple{.linear = 10,
+                             .quadratic = 1,
+                             .exchange_in_host = 3,
+                             .exchange_between = 30,
+                             .hop = 100,
+                             .start = 1000,
+                             .ranks_per_host = 4};
 
 TEST(ContextCost, PadsASequenceToTwoChunksARank) {
   EXPECT_EQ(padded_for(9, 1), 9);

@@ -287,14 +287,15 @@ class ContextPlanner {
   std::int64_t bound_of(std::int64_t num_micro) const { return bound_ + num_micro * balance_.cost.start; }
 
  private:
-  std::optional<ContextPlan> divide_within(std::int64_t num_micro, std::int64_t first_limit,
-                                           std::int64_t limit) const {
+  std::optional<ContextPlan> divide_within(std::int64_t num_micro, std::int64_t first_limit, std::int64_t limit) const {
     const auto fewest = static_cast<std::size_t>(ranks_ / balance_.max_cp);  // samples of a micro-batch
     ContextPlan plan{.ranks = ranks_};
     std::vector<std::size_t> left(sorted_.size());
     std::iota(left.begin(), left.end(), std::size_t{0});
     for (std::int64_t micro = 0; micro < num_micro; ++micro) {
-      if (times_->total(left, limit) > __int128{ranks_} * (limit * (num_micro - micro) + (micro == 0 ? first_limit - limit : 0))) return {};
+      if (times_->total(left, limit) >
+          __int128{ranks_} * (limit * (num_micro - micro) + (micro == 0 ? first_limit - limit : 0)))
+        return {};
       MicroFiller filler(sorted_, *times_, ranks_, balance_.max_tokens, micro == 0 ? first_limit : limit);
       auto blocks = filler.fill(left, static_cast<std::size_t>(num_micro - micro - 1) * fewest);
       if (!blocks) return {};
@@ -320,9 +321,9 @@ class ContextPlanner {
   std::span<const std::int64_t> tokens_;
   int ranks_;
   const ContextBalance& balance_;
-  std::vector<std::size_t> numbers_;   ///< indexes in tokens_, the longest first
-  std::vector<std::int64_t> sorted_;   ///< their tokens
-  std::optional<SampleTimes> times_;   ///< in this order, too
+  std::vector<std::size_t> numbers_;  ///< indexes in tokens_, the longest first
+  std::vector<std::int64_t> sorted_;  ///< their tokens
+  std::optional<SampleTimes> times_;  ///< in this order, too
   std::int64_t bound_ = 0, fewest_micros_ = 1;
   std::int64_t longest_time_ = 0;  ///< of the samples, each on the block on which it takes least
 };
@@ -384,10 +385,9 @@ ContextPlan plan_static_context(std::span<const std::int64_t> tokens, int ranks,
   for (const std::int64_t each : tokens) {
     sizes.push_back({.tokens = padded_for(each, size), .weights = {sequence_time(each, size, balance.cost), 0}});
   }
-  const auto steps = plan_step(sizes, ranks / size,
-                               {.cost = {.kind = SampleCost::Kind::weights},
-                                .max_tokens = balance.max_tokens * size,
-                                .wait = balance.wait});
+  const auto steps = plan_step(
+      sizes, ranks / size,
+      {.cost = {.kind = SampleCost::Kind::weights}, .max_tokens = balance.max_tokens * size, .wait = balance.wait});
   ContextPlan plan{.ranks = ranks, .micros = Micros(static_cast<std::size_t>(steps.num_micro))};
   for (int micro = 0; micro < steps.num_micro; ++micro) {
     for (int row = 0; row < steps.ranks; ++row) {
@@ -431,7 +431,8 @@ std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> to
     for (const ContextBlock& block : blocks) {
       lengths.clear();
       for (const std::size_t sample : block.samples) lengths.push_back(tokens[sample]);
-      const auto ranks = std::span(done).subspan(static_cast<std::size_t>(block.first), static_cast<std::size_t>(block.size));
+      const auto ranks =
+          std::span(done).subspan(static_cast<std::size_t>(block.first), static_cast<std::size_t>(block.size));
       std::ranges::fill(ranks, std::ranges::max(ranks) + micro_time(lengths, block.size, balance.cost));
     }
     if (balance.wait == Wait::micro) std::ranges::fill(done, std::ranges::max(done));
@@ -439,10 +440,14 @@ std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> to
   return std::ranges::max(done);
 }
 
-std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
+int smallest_block(std::span<const std::int64_t> tokens, const ContextBalance& balance) {
   int size = 1;
   const auto longest = tokens.empty() ? 0 : std::ranges::max(tokens);
   while (size < balance.max_cp && padded_for(longest, size) > balance.max_tokens * size) size *= 2;
+  return size;
+}
+
+std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, int size, const ContextBalance& balance) {
   const auto blocks = static_cast<std::size_t>(ranks / size);
   std::int64_t busiest = 0;
   std::vector<std::int64_t> slowest;  // by micro-batch

@@ -13,7 +13,7 @@ namespace levada {
 
 /// Consecutive ranks that share the samples of a micro-batch: each sequence is cut over all of them.
 struct ContextBlock {
-  int first = 0, size = 1;                 ///< size is a power of two, and first is a multiple of it
+  int first = 0, size = 1;                ///< size is a power of two, and first is a multiple of it
   std::vector<std::size_t> samples = {};  ///< indexes, ascending
   bool operator==(const ContextBlock&) const = default;
 };
@@ -52,9 +52,12 @@ ContextPlan plan_static_context(std::span<const std::int64_t> tokens, int ranks,
 /// blocks; with Wait::micro, all ranks wait in each micro-batch.
 std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> tokens, const ContextBalance& balance);
 
-/// Returns the time of a step that nobody balances: blocks of the fewest ranks that hold the longest sample take
-/// equally many samples, in their order, in micro-batches as full as the order allows.
-std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance);
+/// Returns the time of a step that is not balanced: blocks of `size` ranks each take equally many samples, in their
+/// order, in micro-batches as full as the order allows.
+std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, int size, const ContextBalance& balance);
+
+/// Returns the smallest size of blocks, up to max_cp, in which each of the samples fits a micro-batch.
+int smallest_block(std::span<const std::int64_t> tokens, const ContextBalance& balance);
 
 /// Returns a lower bound of step_time() for plans of `num_micro` micro-batches: the mean computing time of a rank, or
 /// that of the longest sample on max_cp ranks if it is longer.

@@ -159,9 +159,8 @@ TEST(ContextPlan, ABlockWaitsForItsOwnRanksAlone) {
                                .max_tokens = 100,
                                .max_cp = 2};
   const Lengths lengths{10, 50, 8, 20, 4, 40, 2, 2};
-  const ContextPlan plan{
-      .ranks = 4,
-      .micros = {{{0, 1, {0}}, {1, 1, {1}}, {2, 2, {2}}}, {{0, 2, {3}}, {2, 1, {4}}, {3, 1, {5}}}}};
+  const ContextPlan plan{.ranks = 4,
+                         .micros = {{{0, 1, {0}}, {1, 1, {1}}, {2, 2, {2}}}, {{0, 2, {3}}, {2, 1, {4}}, {3, 1, {5}}}}};
   auto at_the_end = balance;
   at_the_end.wait = Wait::step;
   EXPECT_EQ(step_time(plan, lengths, at_the_end), 50 + 10);
@@ -173,9 +172,9 @@ TEST(ContextPlan, RefusesBadOptions) {
   EXPECT_THAT(refusal_of(lengths, 0, {.max_tokens = 8}), HasSubstr("ranks must be positive, got 0"));
   EXPECT_THAT(refusal_of(lengths, 4, {}), HasSubstr("max_tokens must be from 1 to 2^40, got 0"));
   for (const int size : {-1, 0, 3, 8}) {
-    EXPECT_THAT(refusal_of(lengths, 12, {.max_tokens = 8, .max_cp = size}),
-                HasSubstr("a power of two that divides the 12 dp x cp ranks, so at most 4, got " +
-                          std::to_string(size)));
+    EXPECT_THAT(
+        refusal_of(lengths, 12, {.max_tokens = 8, .max_cp = size}),
+        HasSubstr("a power of two that divides the 12 dp x cp ranks, so at most 4, got " + std::to_string(size)));
   }
 }
 

@@ -70,7 +70,7 @@ StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> 
       .cost = cost, .max_tokens = options.max_tokens, .max_cp = options.max_cp, .wait = options.wait};
   balance.bound = static_cast<double>(context_bound(tokens, plan.ranks, plan.num_micro, context));
   balance.waiting_bound = balance.bound;
-  balance.unbalanced = static_cast<double>(time_in_order(tokens, plan.ranks, context));
+  balance.unbalanced = static_cast<double>(time_in_order(tokens, plan.ranks, smallest_block(tokens, context), context));
   return balance;
 }
 
@@ -171,7 +171,8 @@ double unbalanced_work(std::span<const SampleSize> samples, int ranks, const Sam
 }
 
 StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options) {
-  auto balance = options.max_cp > 1 ? balance_of_blocks(plan, samples, options) : balance_of_ranks(plan, samples, options);
+  auto balance =
+      options.max_cp > 1 ? balance_of_blocks(plan, samples, options) : balance_of_ranks(plan, samples, options);
   balance.steps = 1;
   balance.samples = static_cast<std::int64_t>(samples.size());
   balance.micro_batches = plan.num_micro;

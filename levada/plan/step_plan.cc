@@ -335,7 +335,13 @@ void check_balance(const Balance& balance) {
 }
 
 ContextCost context_cost_of(const SampleCost& cost) {
-  return {.linear = cost.linear, .quadratic = cost.quadratic};
+  ContextCost context{.linear = cost.linear, .quadratic = cost.quadratic};
+  const ContextCost of_hidden_4096;
+  for (std::int64_t ContextCost::*time :
+       {&ContextCost::exchange_in_host, &ContextCost::exchange_between, &ContextCost::hop, &ContextCost::start}) {
+    if (cost.linear > 0) context.*time = context.*time * of_hidden_4096.linear / cost.linear;
+  }
+  return context;
 }
 
 StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Balance& options) {

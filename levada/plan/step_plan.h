@@ -48,7 +48,7 @@ struct Balance {
   /// The most context-parallel ranks that share a sequence; 1: as many as the mesh says. With more, ranks are the
   /// dp x cp ranks, max_tokens counts those of one rank, and plan_context() divides the step.
   int max_cp = 1;
-  std::string label = {};      ///< identifies the caller's functions and options for sizes and weights, for comparison
+  std::string label = {};  ///< identifies the caller's functions and options for sizes and weights, for comparison
   bool operator==(const Balance&) const = default;
 };
 
@@ -59,7 +59,8 @@ std::string to_string(const Balance& balance);
 /// Throws InvalidArgument if plan_step() would throw for any samples.
 void check_balance(const Balance& balance);
 
-/// Returns the times of context parallelism for a cost by flops.
+/// Returns the times of context parallelism for a cost by flops. The others are in proportion to that of a position, as
+/// for a model of this hidden size.
 ContextCost context_cost_of(const SampleCost& cost);
 
 /// A divided step. Every sample is in exactly one micro-batch of one rank, or of the ranks of one block, and no

@@ -31,7 +31,7 @@ struct MicroBatch {
   std::int64_t step = 0;                  ///< from 0
   std::int64_t micro = 0, num_micro = 1;  ///< index and number of micro-batches in the step
   std::int64_t samples = 0;               ///< number of samples in it
-  int cp_size = 1;                     ///< consecutive data coordinates that each have a part of it
+  int cp_size = 1;                        ///< consecutive data coordinates that each have a part of it
   std::uint64_t division = 0;             ///< hash of how this step and all earlier ones are divided into batches
   bool ends_step() const { return micro + 1 == num_micro; }
   bool operator==(const MicroBatch&) const = default;
