@@ -22,7 +22,7 @@ std::int64_t checked(Wide time) {
 }
 
 struct Sums {
-  Wide tokens = 0, squares = 0;  ///< of padded sequences
+  Wide tokens = 0, squares = 0;  ///< sums over padded sequences
 };
 
 void add(Sums& sums, std::int64_t tokens, int size) {

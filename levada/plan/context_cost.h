@@ -13,7 +13,7 @@ namespace levada {
 /// unit, in each layer, forward and backward. The defaults are those of 32 layers of hidden size 4096 with 8 heads of
 /// keys and values, at 400 TFLOP/s, 300 GB/s within a host and 40 GB/s between hosts; a unit is then 3.9 ns.
 struct ContextCost {
-  std::int64_t linear = 24576, quadratic = 1;  ///< of a sequence of L positions: linear * L + quadratic * L * L
+  std::int64_t linear = 24576, quadratic = 1;  ///< a sequence of L positions takes linear * L + quadratic * L * L
   std::int64_t exchange_in_host = 333;         ///< sending the keys and values of a position to a rank of the host
   std::int64_t exchange_between = 2500;        ///< the same between hosts
   std::int64_t hop = 490'000;                  ///< fixed time of each step of the ring

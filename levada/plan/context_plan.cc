@@ -325,7 +325,7 @@ class ContextPlanner {
   std::vector<std::int64_t> sorted_;  ///< their tokens
   std::optional<SampleTimes> times_;  ///< in this order, too
   std::int64_t bound_ = 0, fewest_micros_ = 1;
-  std::int64_t longest_time_ = 0;  ///< of the samples, each on the block on which it takes least
+  std::int64_t longest_time_ = 0;  ///< longest of the samples, each on the block on which it takes least
 };
 
 void check_samples(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {

@@ -30,7 +30,7 @@ struct ContextPlan {
 
 struct ContextBalance {
   ContextCost cost = {};
-  std::int64_t max_tokens = 0;  ///< of one rank in a micro-batch, with the padding of sequences
+  std::int64_t max_tokens = 0;  ///< limit for one rank in a micro-batch, with the padding of sequences
   int max_cp = 1;               ///< the most ranks of a block: a power of two that divides the number of ranks
   Wait wait = Wait::micro;
 };

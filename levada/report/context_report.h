@@ -22,7 +22,7 @@ struct ContextReport {
 
   Balance by = {};
   int ranks = 1;    ///< dp x cp ranks
-  int cp_size = 1;  ///< of the mesh
+  int cp_size = 1;  ///< ranks along cp in the mesh
   std::int64_t steps = 0, samples = 0, tokens = 0;
   std::int64_t longest = 0;               ///< tokens of the longest sample
   std::optional<Way> in_order, balanced;  ///< with the mesh's cp; nothing if a sample does not fit
