@@ -87,7 +87,7 @@ FeedOptions options_of(std::int64_t max_tokens, int max_cp) {
               .cost = SampleCost::parse("flops"), .max_tokens = max_tokens, .wait = Wait::micro, .max_cp = max_cp}};
 }
 
-/// What a rank received of a micro-batch.
+/// A micro-batch as one rank received it.
 struct Part {
   std::vector<std::int64_t> tokens, ends;
   int size = 1, index = 0;

@@ -18,7 +18,7 @@ struct FeedWiring {
   std::shared_ptr<Engine> engine;
   Mesh mesh = {};                  ///< the feed's, or that of a ContextFeed
   Layout layout = {};              ///< likewise
-  Layout cuts = {};                ///< of a ContextFeed
+  Layout cuts = {};                ///< those of a ContextFeed
   std::weak_ptr<Engine> parent{};  ///< the engine passed to the feed, with the same ranks
   std::vector<Audience> audiences;
   std::vector<int> readers;                    ///< ascending; the first one is the lead
