@@ -20,6 +20,8 @@ namespace {
 
 using Micros = std::vector<std::vector<ContextBlock>>;
 
+__extension__ using WideSum = __int128;  // sums of times
+
 constexpr std::int64_t does_not_fit = std::numeric_limits<std::int64_t>::max();
 
 /// The time of each sample on blocks of 1, 2, 4, ... ranks.
@@ -59,11 +61,11 @@ class SampleTimes {
   }
 
   /// Returns the rank time of the samples, each on the smallest block on which it takes at most `limit`.
-  __int128 total(std::span<const std::size_t> samples, std::int64_t limit) const {
-    __int128 work = 0;
+  WideSum total(std::span<const std::size_t> samples, std::int64_t limit) const {
+    WideSum work = 0;
     for (const std::size_t sample : samples) {
       const auto exponent = smallest_within(sample, limit);
-      work += __int128{at(sample, exponent)} << exponent;
+      work += WideSum{at(sample, exponent)} << exponent;
     }
     return work;
   }
@@ -77,12 +79,15 @@ class SampleTimes {
 /// Returns the mean computing time of a rank, or that of the longest sample on max_cp ranks if it is longer: no plan is
 /// faster, even with communication and micro-batches that take no time.
 std::int64_t computing_bound(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
-  __int128 sum = 0, most = 0;
+  WideSum sum = 0, most = 0;
   for (const std::int64_t each : tokens) {
-    const __int128 time = sequence_time(each, 1, balance.cost);
+    const WideSum time = sequence_time(each, 1, balance.cost);
     sum += time;
     most = std::max(most, time);
   }
+  constexpr WideSum too_long = WideSum{1} << 56;  // the planner multiplies it by small numbers
+  if (sum >= too_long)
+    throw InvalidArgument("the work of the step does not fit in 56 bits; make samples or costs smaller");
   return static_cast<std::int64_t>(std::max(sum / ranks, most / balance.max_cp));
 }
 
@@ -294,7 +299,7 @@ class ContextPlanner {
     std::iota(left.begin(), left.end(), std::size_t{0});
     for (std::int64_t micro = 0; micro < num_micro; ++micro) {
       if (times_->total(left, limit) >
-          __int128{ranks_} * (limit * (num_micro - micro) + (micro == 0 ? first_limit - limit : 0)))
+          WideSum{ranks_} * (limit * (num_micro - micro) + (micro == 0 ? first_limit - limit : 0)))
         return {};
       MicroFiller filler(sorted_, *times_, ranks_, balance_.max_tokens, micro == 0 ? first_limit : limit);
       auto blocks = filler.fill(left, static_cast<std::size_t>(num_micro - micro - 1) * fewest);
@@ -367,11 +372,18 @@ const ContextBlock& ContextPlan::at(int rank, int micro) const {
 
 void check_context(int ranks, const ContextBalance& balance) {
   if (ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", ranks));
-  constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 31, most_cost = std::int64_t{1} << 32;
   if (balance.max_tokens < 1 || balance.max_tokens > most_tokens) {
-    throw InvalidArgument(fmt::format("max_tokens must be from 1 to 2^40, got {}", balance.max_tokens));
+    throw InvalidArgument(fmt::format("max_tokens must be from 1 to 2^31, got {}", balance.max_tokens));
   }
-  const bool is_power = balance.max_cp > 0 && std::has_single_bit(static_cast<unsigned>(balance.max_cp));
+  const auto& cost = balance.cost;
+  for (const auto each :
+       {cost.linear, cost.quadratic, cost.exchange_in_host, cost.exchange_between, cost.hop, cost.start}) {
+    if (each < 0 || each > most_cost) throw InvalidArgument(fmt::format("costs must be from 0 to 2^32, got {}", each));
+  }
+  constexpr int most_cp = 1 << 16;
+  const bool is_power =
+      balance.max_cp > 0 && balance.max_cp <= most_cp && std::has_single_bit(static_cast<unsigned>(balance.max_cp));
   if (!is_power || ranks % balance.max_cp != 0) {
     throw InvalidArgument(
         fmt::format("max_cp must be a power of two that divides the {} dp x cp ranks, so at most {}, got {}", ranks,

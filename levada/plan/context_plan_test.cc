@@ -170,12 +170,21 @@ TEST(ContextPlan, ABlockWaitsForItsOwnRanksAlone) {
 TEST(ContextPlan, RefusesBadOptions) {
   const Lengths lengths(12, 5);
   EXPECT_THAT(refusal_of(lengths, 0, {.max_tokens = 8}), HasSubstr("ranks must be positive, got 0"));
-  EXPECT_THAT(refusal_of(lengths, 4, {}), HasSubstr("max_tokens must be from 1 to 2^40, got 0"));
+  EXPECT_THAT(refusal_of(lengths, 4, {}), HasSubstr("max_tokens must be from 1 to 2^31, got 0"));
   for (const int size : {-1, 0, 3, 8}) {
     EXPECT_THAT(
         refusal_of(lengths, 12, {.max_tokens = 8, .max_cp = size}),
         HasSubstr("a power of two that divides the 12 dp x cp ranks, so at most 4, got " + std::to_string(size)));
   }
+}
+
+TEST(ContextPlan, RefusesCostsThatOverflow) {
+  const ContextBalance large{
+      .cost = {.quadratic = std::int64_t{1} << 32}, .max_tokens = std::int64_t{1} << 31, .max_cp = 2};
+  EXPECT_THAT(refusal_of({std::int64_t{1} << 31, 5}, 2, large), HasSubstr("does not fit in 62 bits"));
+  EXPECT_THAT(refusal_of({std::int64_t{1} << 13, 5}, 2, large), HasSubstr("does not fit in 56 bits"));
+  EXPECT_THAT(refusal_of({5, 5}, 2, {.cost = {.hop = -1}, .max_tokens = 8}),
+              HasSubstr("costs must be from 0 to 2^32, got -1"));
 }
 
 TEST(ContextPlan, RefusesSamplesThatDoNotFit) {

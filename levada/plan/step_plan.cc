@@ -257,7 +257,9 @@ StepPlan plan_blocks(std::span<const SampleSize> samples, int num_ranks, const B
   std::vector<std::int64_t> tokens;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     tokens.push_back(samples[i].tokens);
-    if (__int128{samples[i].tokens} * samples[i].tokens == samples[i].squares) continue;
+    std::int64_t square = 0;
+    const bool overflows = __builtin_mul_overflow(samples[i].tokens, samples[i].tokens, &square);
+    if (overflows || square == samples[i].squares) continue;
     throw InvalidArgument(
         fmt::format("sample {} of the step is a row of several documents, which cannot have different numbers of "
                     "context-parallel ranks: pack documents (pack=\"documents\", --pack documents)",

@@ -22,9 +22,9 @@ void add_to(std::optional<ContextReport::Way>& sum, double time, std::size_t mic
 
 }  // namespace
 
-void ContextReport::add(const std::vector<SampleSize>& samples) {
+void ContextReport::add(const std::vector<SampleSize>& sizes) {
   std::vector<std::int64_t> lengths;
-  for (const SampleSize& sample : samples) lengths.push_back(sample.tokens);
+  for (const SampleSize& size : sizes) lengths.push_back(size.tokens);
   const ContextBalance context{
       .cost = context_cost_of(by.cost), .max_tokens = by.max_tokens, .max_cp = by.max_cp, .wait = by.wait};
   if (steps == 0) in_order = balanced = Way();
@@ -54,7 +54,7 @@ void ContextReport::add(const std::vector<SampleSize>& samples) {
     tokens += each;
     longest = std::max(longest, each);
   }
-  this->samples += static_cast<std::int64_t>(samples.size());
+  samples += std::ssize(sizes);
 }
 
 double ContextReport::unit_seconds() const {

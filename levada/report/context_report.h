@@ -31,7 +31,7 @@ struct ContextReport {
   std::map<int, std::int64_t> tokens_by_size;  ///< tokens by the number of ranks that share them
 
   /// Adds the next step. Throws InvalidArgument as plan_context() does.
-  void add(const std::vector<SampleSize>& samples);
+  void add(const std::vector<SampleSize>& sizes);
   /// Returns the seconds of one unit: four operations for each hidden unit in 32 layers, three times, at 400 TFLOP/s.
   double unit_seconds() const;
   std::string to_json() const;
