@@ -21,7 +21,7 @@ struct ExchangeBenchOptions {
   int warm_up = 5;
 };
 
-/// Times in microseconds are those of the slowest rank unless stated otherwise; bench/PERFORMANCE.md has the formulas.
+/// Times in microseconds are those of the slowest rank unless stated otherwise; bench/README.md has the formulas.
 struct ExchangeBenchResult {
   std::uint64_t payload_bytes = 0;  ///< size of the distinct samples
   std::uint64_t moved_bytes = 0, lower_bound_bytes = 0;

@@ -1,5 +1,5 @@
 // Plans exchanges of very large jobs in one process, without moving data. Measures the time of each step on rank 0, and
-// of the steps that every rank takes. Prints one JSON object. bench/PERFORMANCE.md has the fields.
+// of the steps that every rank takes. Prints one JSON object. bench/README.md has the fields.
 //
 //   exchange_scale [RANKS [SAMPLES [all]]]     all: every rank gets every sample
 #include <fmt/format.h>

@@ -39,7 +39,7 @@ struct FanOutOptions {
   int warm_up = 20;  ///< rounds before the measured ones
 };
 
-/// Times in microseconds are medians over rounds unless named otherwise; bench/PERFORMANCE.md has the formulas.
+/// Times in microseconds are medians over rounds unless named otherwise; bench/README.md has the formulas.
 struct FanOutResult {
   double median_us = 0;  ///< until the last rank has read access to every field
   double p99_us = 0;

@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import sys
 
+from record import record
+
 
 def run(command):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -32,6 +34,7 @@ def main():
     parser.add_argument("--mesh", default="dp=2,tp=2")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--record", action="store_true", help="enter the figures into bench/results/feed.json")
     parser.add_argument("--compute-steps", type=int, default=400, help="steps of 5 ms each")
     options = parser.parse_args()
 
@@ -64,6 +67,11 @@ def main():
     print(f"levada feed, all ranks read       {middle['all'] / 1e6:8.1f} M tokens/s")
     print(f"a step beyond the one process     {middle['beyond_us']:8.1f} us")
     print(f"waiting, with 5 ms of compute     {100 * middle['waiting']:8.2f} % of a step")
+    if options.record:
+        kind = "bin" if options.corpus.endswith(".bin") else "jsonl"
+        one = {"value": middle["feed"] / 1e6, "limit": {"value": middle["alone"] / 1e6, "share": middle["ratio"]}}
+        others = {"all": middle["all"] / 1e6, "beyond": middle["beyond_us"], "waiting": 100 * middle["waiting"]}
+        record("feed", {kind: one, **{f"{kind}-{name}": {"value": value} for name, value in others.items()}})
 
 
 if __name__ == "__main__":

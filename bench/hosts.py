@@ -5,7 +5,7 @@
     python bench/hosts.py --predict [--hosts 2x2 ...] [--link 1Gb/s ...]   # compared with `levada plan --hosts`
 
 Rank 0 reads. Each contestant carries --bytes per batch: one batch to all ranks (broadcast), a different batch to each
-rank (scatter), or one for each half of the ranks (mesh, dp=2,tp=N/2). bench/PERFORMANCE.md explains the columns.
+rank (scatter), or one for each half of the ranks (mesh, dp=2,tp=N/2). bench/README.md explains the columns.
 """
 
 from __future__ import annotations

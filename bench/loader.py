@@ -8,7 +8,9 @@ The ranks of a mesh run in lockstep, as in training. Torch's ranks have a Distri
 made in the whole job for each sample that a data-parallel rank used."""
 
 import argparse
+import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import levada
+from record import record
+
+TORCH = "torch DataLoader on each rank"
 
 
 class Decoded(Dataset):
@@ -62,6 +67,29 @@ def rate(loader, set_epoch, items):
     return time.monotonic() - begun
 
 
+def note(options, key, loader, figure):
+    """Leaves a figure of one loader for record_all()."""
+    with open(options.figures, "a") as file:
+        file.write(json.dumps([key, loader, figure]) + "\n")
+
+
+def record_all(figures):
+    """Enters the figures that note() left: Levada's as values, torch's as a peer's."""
+    by_key = {}
+    for key, loader, figure in map(json.loads, figures.read_text().splitlines()):
+        by_key.setdefault(key, {})[loader] = figure
+    records = {}
+    for key, of in by_key.items():
+        records[key] = {"value": of["levada"]}
+        if "torch" in of:
+            peer = records[key]["peers"] = {TORCH: {"value": of["torch"]}}
+            if key in ("tp4", "dp4"):
+                peer[TORCH]["times"] = of["levada"] / of["torch"]
+            elif key.endswith("-2"):
+                peer[TORCH]["times"] = of["torch"] / of["levada"]
+    record("loader", records)
+
+
 def decode(options):
     mesh = levada.Mesh.parse(options.mesh)
     dataset = Decoded(options.items, options.decode / 1000, options.log)
@@ -79,6 +107,9 @@ def decode(options):
     if levada.rank() == 0:
         made = os.path.getsize(options.log) / 2 / options.items
         print(f"{options.mesh:10} {options.loader:7} made/used {made:.3f}   {options.items / seconds:7.1f} items/s", flush=True)
+        key = options.mesh.replace("=", "")
+        note(options, key, options.loader, options.items / seconds)
+        note(options, f"{key}-made", options.loader, made)
 
 
 def trivial(options):
@@ -91,6 +122,7 @@ def trivial(options):
             ):
                 seconds = rate(loader, lambda epoch: None, size)
                 print(f"trivial    {name:7} batch {batch:3}, {workers} workers   {seconds / size * 1e6:5.1f} us an item", flush=True)
+                note(options, f"trivial-{batch}-{workers}", name, seconds / size * 1e6)
 
 
 def resume(options):
@@ -103,7 +135,9 @@ def resume(options):
         loader.load_state_dict(LoaderState(0, position, state["order"]).encode())
         begun = time.monotonic()
         next(iter(loader))
-        print(f"resume     levada  at item {position:10,}   first batch after {(time.monotonic() - begun) * 1e3:.1f} ms", flush=True)
+        milliseconds = (time.monotonic() - begun) * 1e3
+        print(f"resume     levada  at item {position:10,}   first batch after {milliseconds:.1f} ms", flush=True)
+        note(options, "resume-10m" if position else "resume-0", "levada", milliseconds)
 
 
 def main():
@@ -111,7 +145,9 @@ def main():
     parser.add_argument("--decode", type=float, default=5, help="milliseconds of a core for an item")
     parser.add_argument("--workers", type=int, default=2, help="of each reading rank; of torch: of each rank")
     parser.add_argument("--items", type=int, default=480)
+    parser.add_argument("--record", action="store_true", help="enter the figures into bench/results/loader.json")
     parser.add_argument("--what", help=argparse.SUPPRESS)
+    parser.add_argument("--figures", help=argparse.SUPPRESS)
     parser.add_argument("--mesh", help=argparse.SUPPRESS)
     parser.add_argument("--loader", help=argparse.SUPPRESS)
     parser.add_argument("--log", help=argparse.SUPPRESS)
@@ -125,7 +161,10 @@ def main():
         for ranks, what, mesh, loader in [*cases, (1, "trivial", "dp=1", "both"), (1, "resume", "dp=1", "levada")]:
             command = [sys.executable, "-m", "levada", "run", "-n", str(ranks), __file__, "--what", what, "--mesh", mesh]
             command += ["--loader", loader, "--log", f"{folder}/{mesh}.{loader}", "--decode", str(options.decode)]
+            command += ["--figures", f"{folder}/figures"]
             subprocess.run([*command, "--workers", str(options.workers), "--items", str(options.items)], check=True)
+        if options.record:
+            record_all(pathlib.Path(folder, "figures"))
 
 
 if __name__ == "__main__":

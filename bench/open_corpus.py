@@ -16,6 +16,7 @@ import tempfile
 import time
 
 import levada
+from record import record
 
 SEQUENCE = 32
 
@@ -52,6 +53,7 @@ def open_once(folder, cache):
 def report(what, runs):
     opened, first = (statistics.median(column) for column in zip(*runs, strict=True))
     print(f"{what:<40} open {opened:8.3f} s   first batch {first:8.3f} s   (median of {len(runs)})", flush=True)
+    return {"value": first}
 
 
 def main():
@@ -61,22 +63,26 @@ def main():
     parser.add_argument("--tokens", type=int, default=32, help="of a file")
     parser.add_argument("--descriptors", type=int, default=256, help="files that may be open")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--record", action="store_true", help="enter the figures into bench/results/data.json")
     parser.add_argument("--folder", help="where the files are made and removed again")
     options = parser.parse_args()
     texts = options.files if options.texts is None else options.texts
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (options.descriptors, hard))
+    figures = {}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         place = pathlib.Path(folder)
         if options.files > 0:
             write_pairs(place / "pairs", options.files, options.tokens)
             runs = [open_once(place / "pairs", place / "cache") for _ in range(options.runs)]
-            report(f"{options.files} pairs of .bin and .idx", runs)
+            figures["open-pairs"] = report(f"{options.files} pairs of .bin and .idx", runs)
         if texts > 0:
             write_texts(place / "texts", texts, options.tokens)
-            report(f"{texts} texts, tokenized", [open_once(place / "texts", place / "cache")])
+            figures["open-tokenizing"] = report(f"{texts} texts, tokenized", [open_once(place / "texts", place / "cache")])
             runs = [open_once(place / "texts", place / "cache") for _ in range(options.runs)]
-            report(f"{texts} texts, from the cache", runs)
+            figures["open-texts"] = report(f"{texts} texts, from the cache", runs)
+    if options.record:
+        record("data", figures)
 
 
 if __name__ == "__main__":

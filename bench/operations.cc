@@ -49,7 +49,7 @@ int run_ranks(const BenchRanks& ranks, const cli::Invocation& invocation,
 
 int main(int argc, char** argv) {
   return levada::cli::run_program(
-      argc, argv, {}, {"levada_bench", "Measures an operation on this machine; bench/PERFORMANCE.md has the formulas."},
+      argc, argv, {}, {"levada_bench", "Measures an operation on this machine; bench/README.md has the formulas."},
       [](CLI::App& app, levada::cli::Invocation& invocation) {
         app.footer("Example:\n  levada_bench scatter --ranks 4 --bytes 13107200 --source arena --json");
         levada::bench::add_fan_out(app, invocation);

@@ -23,7 +23,7 @@ struct ReduceOptions {
 /// line. Throws InvalidArgument that names the invalid part.
 std::vector<std::int64_t> parse_sizes(const std::string& text);
 
-/// Times in microseconds are those of the slowest rank, and GB/s are of one rank's bytes; bench/PERFORMANCE.md has the
+/// Times in microseconds are those of the slowest rank, and GB/s are of one rank's bytes; bench/README.md has the
 /// formulas.
 struct ReduceResult {
   std::uint64_t bytes = 0;  ///< size of one rank's inputs

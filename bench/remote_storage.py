@@ -21,6 +21,7 @@ import time
 import fsspec
 import levada
 import numpy
+from record import record
 
 DOCUMENTS, DOCUMENT_TOKENS, TOKEN_BYTES = 1000, 250_000, 4
 FILE_BYTES = DOCUMENTS * DOCUMENT_TOKENS * TOKEN_BYTES
@@ -101,6 +102,7 @@ def main():
     parser.add_argument("--latency", type=float, default=SlowFileSystem.latency, help="seconds")
     parser.add_argument("--rate", type=float, default=SlowFileSystem.rate / 1e6, help="MB/s")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--record", action="store_true", help="enter the figures into bench/results/data.json")
     options = parser.parse_args()
     SlowFileSystem.latency, SlowFileSystem.rate = options.latency, options.rate * 1e6
     fsspec.register_implementation("slow", SlowFileSystem)
@@ -109,14 +111,19 @@ def main():
         prefix = folder / "tokens"
         write_tokens(prefix)
         shares = {
-            "of the bandwidth, in order": lambda: bandwidth_share(prefix, folder),
-            "of the time waited, in order": lambda: waited_share(prefix, folder),
-            "of the time waited, shuffled": lambda: waited_share(prefix, folder, shuffle=True, seed=1),
+            "remote-order": ("of the bandwidth, in order", lambda: bandwidth_share(prefix, folder)),
+            "remote-waiting": ("of the time waited, in order", lambda: waited_share(prefix, folder)),
+            "remote-waiting-shuffled": ("of the time waited, shuffled", lambda: waited_share(prefix, folder, shuffle=True, seed=1)),
         }
-        for what, measure in shares.items():
+        figures = {}
+        for key, (what, measure) in shares.items():
             measured = sorted(measure() for _ in range(options.repeats))
             each = ", ".join(f"{share:.2%}" for share in measured)
             print(f"{statistics.median(measured):7.2%} {what} ({each})", flush=True)
+            figures[key] = {"value": 100 * statistics.median(measured), "range": [100 * measured[0], 100 * measured[-1]]}
+        figures["remote-order"]["limit"] = {"share": figures["remote-order"]["value"] / 100}
+    if options.record:
+        record("data", figures)
 
 
 if __name__ == "__main__":

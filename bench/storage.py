@@ -18,6 +18,8 @@ import subprocess
 import tempfile
 import time
 
+from record import record
+
 DOCUMENTS, TOKENS = 100, 8_000_010
 
 
@@ -36,6 +38,8 @@ def compare_readers(levada, corpus, sequence, mesh, divide):
     print(f"{mesh:10} {divide:6} {limit:6.0f} MB/s: one reader {one['tokens_per_s'] / 1e6:6.1f} M tokens/s, all ranks "
           f"{every['tokens_per_s'] / 1e6:6.1f}: {one['tokens_per_s'] / every['tokens_per_s']:.2f}x; read "
           f"{every['read_amplification']:.2f} times")
+    times = one["tokens_per_s"] / every["tokens_per_s"]
+    return {"value": times, "peers": {"every rank reads": {"times": times}}}
 
 
 def write_large_corpus(prefix):
@@ -61,6 +65,7 @@ def compare_starts(levada, folder):
             run(command)
             times.append(1e3 * (time.perf_counter() - begin))
     print(f"fresh start {statistics.median(fresh):.1f} ms, at step 1,000,000 {statistics.median(resumed):.1f} ms")
+    return {"value": statistics.median(resumed), "limit": {"value": statistics.median(fresh)}}
 
 
 def main():
@@ -68,14 +73,17 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--record", action="store_true", help="enter the figures into bench/results/feed.json")
     options = parser.parse_args()
     levada = f"{options.build}/levada"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         run([levada, "convert", options.corpus, str(folder / "corpus"), "--tokenizer", "bytes"])
-        for mesh, divide in (("tp=4", "deal"), ("dp=2,tp=2", "split"), ("dp=2,tp=2", "deal")):
-            compare_readers(levada, str(folder / "corpus"), options.seq, mesh, divide)
-        compare_starts(levada, folder)
+        cases = {"tp4": ("tp=4", "deal"), "dp2tp2-split": ("dp=2,tp=2", "split"), "dp2tp2": ("dp=2,tp=2", "deal")}
+        figures = {f"storage-{key}": compare_readers(levada, str(folder / "corpus"), options.seq, *case) for key, case in cases.items()}
+        figures["resume"] = compare_starts(levada, folder)
+    if options.record:
+        record("feed", figures)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 
 import levada
 import tokenizers
+from record import record
 
 BATCH_BYTES = 4 << 20
 
@@ -57,6 +58,7 @@ def main():
     parser.add_argument("tokenizer")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--field", default="text")
+    parser.add_argument("--record", action="store_true", help="enter the figures into bench/results/data.json")
     options = parser.parse_args()
     tokenizer = tokenizers.Tokenizer.from_file(options.tokenizer)
     texts = list(batches(options.corpus, options.field))
@@ -70,6 +72,10 @@ def main():
     for name, runs in seconds.items():
         median = statistics.median(runs)
         print(f"{name:<18}{median:8.2f} s  {size / median / 1e6:8.2f} MB/s  {median / whole:6.2f} of levada's time")
+    if options.record:
+        medians = {f"{name} of tokenizers": statistics.median(seconds[name]) for name in ("encode_batch", "encode_batch_fast")}
+        peers = {name: {"value": size / median / 1e6, "times": median / whole} for name, median in medians.items()}
+        record("data", {"tokenize": {"value": size / whole / 1e6, "peers": peers}})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 // one FUTEX_WAKE of as many sleeping processes takes, which is the limit. Before each round the sender writes every
 // byte of the message. Each receiver reads it every second round; these rounds are not measured, since readers occupy
 // cores that woken processes need. Prints one JSON object for each number of receivers: medians over rounds, in
-// microseconds. The numbers of receivers take turns. bench/PERFORMANCE.md has the fields.
+// microseconds. The numbers of receivers take turns. bench/README.md has the fields.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>

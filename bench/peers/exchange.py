@@ -1,5 +1,5 @@
 """`python bench/peers exchange`: ragged samples move from a model on dp=W to one on dp=W/2,tp=2, by levada and by the
-sequences of calls that it replaces. bench/PERFORMANCE.md names the files and revisions that make these calls."""
+sequences of calls that it replaces. bench/README.md names the files and revisions that make these calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences of calls with which other systems carry a batch over torch.distributed. bench/PERFORMANCE.md names the
+"""Sequences of calls with which other systems carry a batch over torch.distributed. bench/README.md names the
 files and revisions that make these calls."""
 
 from __future__ import annotations

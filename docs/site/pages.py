@@ -51,7 +51,7 @@ NAVIGATION = {
     },
     "Reference": {"Command": "docs/command.md", "Python": "reference/python/", "C++": "reference/cpp/"},
     "Design": "docs/design/",
-    "Performance": "bench/PERFORMANCE.md",
+    "Performance": "docs/performance.md",
     "Project": {"Changes": "CHANGELOG.md", "Contributing": "CONTRIBUTING.md"},
 }
 """Titles, and pages, folders of pages, or more of the same."""

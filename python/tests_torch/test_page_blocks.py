@@ -36,11 +36,7 @@ RULES = {
     "json": GIVEN,
     "mermaid": DRAWN,
     "cmake": "tests/consumer/CMakeLists.txt has these lines",
-    "bench/PERFORMANCE.md sh": [
-        RUN,
-        "exempt: tests/report_in_browser.py opens these pages",
-        "exempt: counts the lines of a checkout",
-    ],
+    "bench/README.md sh": [RUN, "exempt: tests/report_in_browser.py opens these pages", RUN],
     "docs/getting-started.md sh": "test_getting_started.py",
     "docs/getting-started.md text": "test_getting_started.py",
     "docs/several-hosts.md sh": "test_several_hosts.py",
@@ -123,7 +119,7 @@ class Block(NamedTuple):
 
 
 def blocks() -> list[Block]:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/PERFORMANCE.md"]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"]
     found: list[Block] = []
     for path in sorted(pages):
         page = path.relative_to(ROOT).as_posix()
