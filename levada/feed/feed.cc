@@ -327,7 +327,8 @@ class Feed::Impl {
     LEVADA_ASSERT(follower_.may_receive(), "a batch is handed out once its round is granted");
     follower_.advance(micro.ends_step());
     // A batch that was received ahead arrived before the call.
-    stats_.add_batch(micro.samples, arrival.tensor_bytes, arrival.copied, arrival.there - called);
+    const auto cp_rank = static_cast<int>(data_coordinate_ % envelope.cp_size);
+    stats_.add_batch(cp_rank == 0 ? micro.samples : 0, arrival.tensor_bytes, arrival.copied, arrival.there - called);
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
     if (!is_reader()) post("computing", micro.step, -1);
     return {.step = micro.step,
@@ -335,7 +336,7 @@ class Feed::Impl {
             .num_micro = micro.num_micro,
             .samples = micro.samples,
             .cp_size = envelope.cp_size,
-            .cp_rank = static_cast<int>(data_coordinate_ % envelope.cp_size),
+            .cp_rank = cp_rank,
             .content = std::move(arrival.content),
             .cursor = std::move(envelope.cursor)};
   }

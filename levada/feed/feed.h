@@ -74,7 +74,7 @@ struct Batch {
 
 struct FeedStats {
   std::int64_t batches = 0;
-  std::int64_t samples = 0;         ///< without padding
+  std::int64_t samples = 0;         ///< without padding; those that context-parallel ranks share, at the first of them
   std::uint64_t bytes = 0;          ///< size of the received tensors
   Duration waited{};                ///< blocked in next()
   Duration taking{};                ///< time in next() until the engine had the batch: waiting plus the engine's work

@@ -43,11 +43,9 @@ class SampleTimes {
     }
   }
 
-  std::size_t num_samples() const { return least_.size(); }
   std::size_t num_sizes() const { return num_sizes_; }
   /// Returns the time on a block of 2^exponent ranks, or does_not_fit.
   std::int64_t at(std::size_t sample, std::size_t exponent) const { return times_[sample * num_sizes_ + exponent]; }
-  bool fits(std::size_t sample) const { return least_[sample] < num_sizes_; }
 
   /// Returns the exponent of the smallest block on which a sample takes at most `limit`, or of that on which it takes
   /// least.
@@ -419,7 +417,8 @@ ContextPlan plan_context(std::span<const std::int64_t> tokens, int ranks, const 
     if (plan && (!best || planner.time_of(*plan) < planner.time_of(*best))) best = std::move(plan);
   };
   const auto most = static_cast<std::int64_t>(tokens.size()) / (ranks / balance.max_cp);
-  for (auto num_micro = planner.fewest_micros(); num_micro <= most; ++num_micro) {
+  for (auto num_micro = planner.fewest_micros(); num_micro <= most;
+       num_micro += std::max<std::int64_t>(1, num_micro / 64)) {
     if (best && planner.bound_of(num_micro) >= planner.time_of(*best)) break;
     const bool is_found = best.has_value();
     consider(planner.divide(num_micro));
