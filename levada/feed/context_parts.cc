@@ -16,15 +16,12 @@ namespace {
 
 constexpr std::string_view axis = "cp";
 
-bool is_along_context(const Placement& placement) {
-  return axis_of(placement) == axis;
-}
-
-/// Divides placements into those along cp and the others.
-void divide(const std::vector<Placement>& all, std::vector<Placement>& along, std::vector<Placement>& others) {
+/// Divides placements into those along cp and the others. Leaves out those along axes that the mesh lacks.
+void divide(const std::vector<Placement>& all, const Mesh& mesh, std::vector<Placement>& along,
+            std::vector<Placement>& others) {
   for (const Placement& placement : all) {
-    if (!is_along_context(placement)) {
-      others.push_back(placement);
+    if (axis_of(placement) != axis) {
+      if (!mesh.axes_meant_by(axis_of(placement)).empty()) others.push_back(placement);
     } else if (std::holds_alternative<Zigzag>(placement)) {
       along.push_back(placement);
     } else if (!std::holds_alternative<Replicate>(placement)) {
@@ -32,16 +29,70 @@ void divide(const std::vector<Placement>& all, std::vector<Placement>& along, st
                                         to_string(placement)));
     }
   }
+  for (const Placement& placement : along) {
+    const int dim = std::get<Zigzag>(placement).dim;
+    const auto cuts_dim = [&](const Placement& other) {
+      const auto* shard = std::get_if<Shard>(&other);
+      const auto* zigzag = std::get_if<Zigzag>(&other);
+      return (shard != nullptr && shard->dim == dim) || (zigzag != nullptr && zigzag->dim == dim);
+    };
+    const auto other = std::ranges::find_if(others, cuts_dim);
+    if (other == others.end()) continue;
+    throw InvalidArgument(fmt::format("max_cp cuts dim {} by {}, so that {} cannot cut it, too", dim,
+                                      to_string(placement), to_string(*other)));
+  }
 }
 
-Mesh with_context_as_data(const Mesh& mesh) {
+/// The moves of one part of a row.
+struct RowCut {
+  FlatTree row;
+  std::vector<Field> fields;
+  std::vector<Move> moves;
+};
+
+RowCut cut_row(const Tree& tree, const Layout& cuts, int size, int index) {
+  RowCut cut{.row = flatten(tree), .fields = {}, .moves = {}};
+  const Mesh block({{std::string(axis), size}});
+  cut.fields = fields_of(cut.row, PackedSegments(cut.row));
+  expect_shifted_labels(cut.row, cuts, block);
+  const std::vector<Audience> audience{{.to = {index}}};
+  cut.moves = plan_unit(cut.fields, cuts, block, audience, {});
+  std::erase_if(cut.moves, [&](const Move& move) {
+    const auto& field = cut.fields[static_cast<std::size_t>(move.field)];
+    return !field.is_tensor() || move.region.covers(field.shape);
+  });
+  for (const Move& move : cut.moves) {
+    const auto& field = cut.fields[static_cast<std::size_t>(move.field)];
+    if (field.segments) continue;
+    throw InvalidArgument(fmt::format(
+        "{} has no cu_seqlens, so that the documents in its row cannot be cut one by one; max_cp takes packed rows",
+        field.path));
+  }
+  return cut;
+}
+
+}  // namespace
+
+Mesh with_cp_as_data(const Mesh& mesh) {
   if (!mesh.has_axis(axis)) return mesh;
   auto names = mesh.data_axes();
   names.emplace_back(axis);
   return Mesh(mesh.axes(), names);
 }
 
-}  // namespace
+void check_sequences(const Source& source, int max_cp) {
+  if (!source.has_single_sequences()) {
+    throw InvalidArgument(
+        "max_cp gives each document its own number of ranks, and the samples are rows of several: pack documents "
+        "(packing=\"documents\", --pack documents)");
+  }
+  const auto multiple = source.segment_multiple();
+  if (multiple == 0 || multiple % (2 * max_cp) == 0) return;
+  throw InvalidArgument(
+      fmt::format("max_cp={} cuts each document into up to {} chunks, and documents are padded to multiples of {}: "
+                  "choose a multiple of {} (pad_to=, --pad-to)",
+                  max_cp, 2 * max_cp, multiple, 2 * max_cp));
+}
 
 std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
   if (!options.balance || options.balance->max_cp == 1) return {};
@@ -54,19 +105,19 @@ std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layou
                     "all, got {}",
                     options.readers.to_string()));
   }
-  ContextFeed feed{.mesh = with_context_as_data(mesh), .layout = layout, .cuts = {}};
+  ContextFeed feed{.mesh = with_cp_as_data(mesh), .layout = layout, .cuts = {}};
   check_context(feed.mesh.data_size(), {.max_tokens = options.balance->max_tokens, .max_cp = options.balance->max_cp});
   bool cuts_any = false;
   for (Layout::Rule& rule : feed.layout.rules) {
     Layout::Rule cut{.pattern = rule.pattern, .placements = {}, .required = false};
     std::vector<Placement> others;
-    divide(rule.placements, cut.placements, others);
+    divide(rule.placements, mesh, cut.placements, others);
     rule.placements = std::move(others);
     cuts_any = cuts_any || !cut.placements.empty();
     feed.cuts.rules.push_back(std::move(cut));
   }
   std::vector<Placement> others;
-  divide(layout.otherwise, feed.cuts.otherwise, others);
+  divide(layout.otherwise, mesh, feed.cuts.otherwise, others);
   feed.layout.otherwise = std::move(others);
   if (cuts_any || !feed.cuts.otherwise.empty()) return feed;
   throw InvalidArgument(
@@ -76,23 +127,18 @@ std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layou
                   layout.name));
 }
 
+void check_row(const Tree& row, const Layout& cuts, int max_cp) {
+  cut_row(row, cuts, max_cp, 0);
+}
+
 Tree context_part(const Tree& row, const Layout& cuts, int size, int index, Memory& memory) {
-  FlatTree part = flatten(row);
-  const Mesh block({{std::string(axis), size}});
-  const PackedSegments segments(part);
-  const auto fields = fields_of(part, segments);
-  expect_shifted_labels(part, cuts, block);
-  const std::vector<Audience> audience{{.to = {index}}};
-  for (const Move& move : plan_unit(fields, cuts, block, audience, {})) {
-    const auto& field = fields[static_cast<std::size_t>(move.field)];
-    if (!field.is_tensor() || move.region.covers(field.shape)) continue;
-    if (!field.segments) {
-      throw InvalidArgument(fmt::format(
-          "{} has no cu_seqlens, so that the documents in its row cannot be cut one by one; max_cp takes packed rows",
-          field.path));
-    }
+  auto [part, fields, moves] = cut_row(row, cuts, size, index);
+  std::size_t bytes = 0;
+  for (const Move& move : moves) bytes += move.bytes;
+  memory.reserve(bytes);
+  for (const Move& move : moves) {
     auto& leaf = part.leaves[static_cast<std::size_t>(move.field)];
-    auto cut = memory.empty(field.dtype, move.region.shape());
+    auto cut = memory.empty(fields[static_cast<std::size_t>(move.field)].dtype, move.region.shape());
     copy_region(std::get<Tensor>(leaf), move.region, cut.mutable_bytes().data());
     leaf = std::move(cut);
   }

@@ -17,10 +17,20 @@ struct ContextFeed {
   Layout cuts;    ///< only those along cp
 };
 
+/// Returns the mesh with cp among its data axes, if it has one.
+Mesh with_cp_as_data(const Mesh& mesh);
+
 /// Returns nothing if the steps are not balanced with max_cp > 1. Throws InvalidArgument if mesh, layout and options do
-/// not allow it: a placement along cp that is not Zigzag, or none that is; readers at coordinates of the mesh; a max_cp
-/// that does not divide the dp x cp ranks.
+/// not allow it: a placement along cp that is not Zigzag, or none that is; another cut of the same dimension; readers
+/// at coordinates of the mesh; a max_cp that does not divide the dp x cp ranks.
 std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options);
+
+/// Throws InvalidArgument if the samples of the source are rows of several documents, or not padded to a multiple of
+/// 2 * max_cp.
+void check_sequences(const Source& source, int max_cp);
+
+/// Throws InvalidArgument if context_part() would throw for a part of a row.
+void check_row(const Tree& row, const Layout& cuts, int max_cp);
 
 /// Returns part `index` of a packed row that `size` ranks share: the fields that `cuts` divides, cut segment by segment
 /// into memory, and the others whole. Throws InvalidArgument, as plan_fan_out() does, for a field that cannot be cut,

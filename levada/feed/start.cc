@@ -98,32 +98,30 @@ void check_delay(const Source* source, const FeedOptions& options) {
   }
 }
 
-/// Checks that every rank gets a sample of the last step. With max_cp, ranks may share one.
+/// Checks that every rank gets a sample of the last step. With max_cp, max_cp ranks may share one.
 void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& options) {
   const auto size = source != nullptr ? source->size() : std::nullopt;
-  if (!size || !options.balance || options.balance->max_cp > 1 || options.tail == Tail::drop) return;
+  if (!size || !options.balance || options.tail == Tail::drop) return;
   const std::int64_t ranks = mesh.data_size();
+  const int max_cp = options.balance->max_cp;
+  const auto fewest = max_cp > 1 ? with_cp_as_data(mesh).data_size() / max_cp : ranks;
   const auto samples = std::max<std::int64_t>(*size - options.first_sample, 0) + std::ssize(options.delayed);
   const auto steps = samples / (options.batch * ranks), left = samples % (options.batch * ranks);
-  if (left == 0 || left >= ranks || (options.steps && *options.steps <= steps)) return;
+  if (left == 0 || left >= fewest || (options.steps && *options.steps <= steps)) return;
+  const auto who =
+      max_cp > 1 ? fmt::format("{} blocks of {} ranks", fewest, max_cp) : fmt::format("{} data-parallel ranks", ranks);
   throw InvalidArgument(
-      fmt::format("the last of the steps would have {} of the {} samples, and each of the {} data-parallel ranks needs "
-                  "one: drop that step (tail=\"drop\", --tail drop), or choose another batch",
-                  left, samples, ranks));
+      fmt::format("the last of the steps would have {} of the {} samples, and each of the {} needs one: drop that step "
+                  "(tail=\"drop\", --tail drop), or choose another batch",
+                  left, samples, who));
 }
 
 /// Checks the padding of documents: if it does not make them divisible, the feed would end at the first step with a
 /// document that does not divide.
 void check_padding(const Source* source, const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
-  const auto multiple = source != nullptr ? source->segment_multiple() : 0;
-  const int max_cp = options.balance ? options.balance->max_cp : 1;
-  if (max_cp > 1 && multiple != 0 && multiple % (2 * max_cp) != 0) {
-    throw InvalidArgument(
-        fmt::format("max_cp={} cuts each document into up to {} chunks, and documents are padded to multiples of {}: "
-                    "choose a multiple of {} (pad_to=, --pad-to)",
-                    max_cp, 2 * max_cp, multiple, 2 * max_cp));
-  }
-  if (max_cp > 1) return;
+  if (source == nullptr) return;
+  if (options.balance && options.balance->max_cp > 1) return check_sequences(*source, options.balance->max_cp);
+  const auto multiple = source->segment_multiple();
   const auto divisor = segment_divisor(layout, mesh, "tokens");
   if (multiple == 0 || multiple % divisor == 0) return;
   throw InvalidArgument(

@@ -46,7 +46,10 @@ std::optional<Tree> StepSource::read(std::int64_t first, std::int64_t, Memory& m
 Tree StepSource::gather(int rank, int micro, Memory& memory) {
   std::vector<std::int64_t> numbers;
   for (const auto member : step_.plan.at(rank, micro)) numbers.push_back(step_.samples[member]);
-  return samples_->gather(numbers, memory);
+  auto row = samples_->gather(numbers, memory);
+  if (options_.balance.max_cp > 1 && !has_checked_row_) check_row(row, options_.cuts, options_.balance.max_cp);
+  has_checked_row_ = true;
+  return row;
 }
 
 bool StepSource::plan_next() {

@@ -89,6 +89,7 @@ class StepSource final : public Source {
   Step step_;
   Tree shared_row_;                  ///< the row of the block that was read last
   std::int64_t shared_number_ = -1;  ///< micro-batch of the first rank of that block
+  bool has_checked_row_ = false;     ///< whether a row has been checked for max_cp
   bool ended_ = false;
   mutable std::mutex balance_mutex_;
   BalanceSeries balance_;

@@ -250,8 +250,7 @@ class ContextPlanner {
     for (const std::size_t sample : numbers_) sorted_.push_back(tokens[sample]);
     times_.emplace(sorted_, balance);
     bound_ = computing_bound(tokens, ranks, balance);
-    const auto sum = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
-    fewest_micros_ = std::max<std::int64_t>(1, ceil_div(sum, ranks * balance.max_tokens));
+    num_micro_needed_ = count_micros();
     for (std::size_t sample = 0; sample < tokens.size(); ++sample) {
       longest_time_ = std::max(longest_time_, times_->at(sample, times_->smallest_within(sample, 0)));
     }
@@ -259,10 +258,11 @@ class ContextPlanner {
 
   /// Returns the best plan found with num_micro micro-batches.
   std::optional<ContextPlan> divide(std::int64_t num_micro) const {
-    // A first micro-batch that takes longer than the others holds the long sequences.
-    constexpr std::int64_t halves[] = {2, 3, 4, 6};
+    // A first micro-batch that takes longer than the others holds the long sequences, which matters if they are few.
+    constexpr std::int64_t halves[] = {2, 3, 4, 6}, few = 8;
     std::optional<ContextPlan> best;
-    for (const std::int64_t first : std::span(halves).first(num_micro == 1 ? 1 : std::size(halves))) {
+    for (const std::int64_t first :
+         std::span(halves).first(num_micro == 1 || num_micro > few ? 1 : std::size(halves))) {
       const auto least = 2 * bound_ / (2 * num_micro - 2 + first);
       const auto try_excess = [&](std::int64_t excess) {
         auto plan = divide_within(num_micro, (least + excess) * first / 2, least + excess);
@@ -271,7 +271,9 @@ class ContextPlanner {
         return is_divided;
       };
       auto excess = 1 + least / 512;
-      while (!try_excess(excess) && excess < 4 * bound_ + longest_time_) excess *= 2;
+      const auto most = 4 * bound_ + longest_time_;
+      while (!try_excess(excess) && excess < most) excess *= 2;
+      if (excess >= most) break;  // tokens, not time, are in the way
       for (auto step = excess / 4; step > least / 128; step /= 2) excess += try_excess(excess - step) ? -step : 0;
       if (best && is_good(*best)) break;
     }
@@ -281,15 +283,24 @@ class ContextPlanner {
   std::int64_t time_of(const ContextPlan& plan) const { return step_time(plan, tokens_, balance_); }
   /// Whether at most half a percent is left to gain.
   bool is_good(const ContextPlan& plan) const {
-    const auto bound = bound_of(fewest_micros_);
+    const auto bound = bound_of(num_micro_needed_);
     return time_of(plan) - bound <= bound / 200;
   }
-  /// Returns a lower bound for the number of micro-batches.
-  std::int64_t fewest_micros() const { return fewest_micros_; }
+  /// Returns the number of micro-batches that samples take if time is no matter.
+  std::int64_t num_micro_needed() const { return num_micro_needed_; }
   /// Returns a lower bound for the time of num_micro micro-batches.
   std::int64_t bound_of(std::int64_t num_micro) const { return bound_ + num_micro * balance_.cost.start; }
 
  private:
+  std::int64_t count_micros() const {
+    std::vector<std::size_t> left(sorted_.size());
+    std::iota(left.begin(), left.end(), std::size_t{0});
+    for (std::int64_t count = 1;; ++count) {
+      MicroFiller filler(sorted_, *times_, ranks_, balance_.max_tokens, does_not_fit - 1);
+      if (!filler.fill(left, 0) || left.empty()) return count;
+    }
+  }
+
   std::optional<ContextPlan> divide_within(std::int64_t num_micro, std::int64_t first_limit, std::int64_t limit) const {
     const auto fewest = static_cast<std::size_t>(ranks_ / balance_.max_cp);  // samples of a micro-batch
     ContextPlan plan{.ranks = ranks_};
@@ -327,7 +338,7 @@ class ContextPlanner {
   std::vector<std::size_t> numbers_;  ///< indexes in tokens_, the longest first
   std::vector<std::int64_t> sorted_;  ///< their tokens
   std::optional<SampleTimes> times_;  ///< in this order, too
-  std::int64_t bound_ = 0, fewest_micros_ = 1;
+  std::int64_t bound_ = 0, num_micro_needed_ = 1;
   std::int64_t longest_time_ = 0;  ///< longest of the samples, each on the block on which it takes least
 };
 
@@ -417,7 +428,7 @@ ContextPlan plan_context(std::span<const std::int64_t> tokens, int ranks, const 
     if (plan && (!best || planner.time_of(*plan) < planner.time_of(*best))) best = std::move(plan);
   };
   const auto most = static_cast<std::int64_t>(tokens.size()) / (ranks / balance.max_cp);
-  for (auto num_micro = planner.fewest_micros(); num_micro <= most;
+  for (auto num_micro = planner.num_micro_needed(); num_micro <= most;
        num_micro += std::max<std::int64_t>(1, num_micro / 64)) {
     if (best && planner.bound_of(num_micro) >= planner.time_of(*best)) break;
     const bool is_found = best.has_value();
@@ -434,6 +445,22 @@ ContextPlan plan_context(std::span<const std::int64_t> tokens, int ranks, const 
         tokens.size(), ranks, balance.max_tokens));
   }
   return *std::move(best);
+}
+
+ContextPlan plan_context(std::span<const SampleSize> samples, int ranks, const Balance& balance) {
+  check_balance(balance);
+  std::vector<std::int64_t> tokens;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    tokens.push_back(samples[i].tokens);
+    std::int64_t square = 0;
+    const bool overflows = __builtin_mul_overflow(samples[i].tokens, samples[i].tokens, &square);
+    if (overflows || square == samples[i].squares) continue;
+    throw InvalidArgument(
+        fmt::format("sample {} of the step is a row of several documents, which cannot have different numbers of "
+                    "context-parallel ranks: pack documents (packing=\"documents\", --pack documents)",
+                    i));
+  }
+  return plan_context(tokens, ranks, context_balance_of(balance));
 }
 
 std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> tokens, const ContextBalance& balance) {
@@ -456,6 +483,13 @@ int smallest_block(std::span<const std::int64_t> tokens, const ContextBalance& b
   const auto longest = tokens.empty() ? 0 : std::ranges::max(tokens);
   while (size < balance.max_cp && padded_for(longest, size) > balance.max_tokens * size) size *= 2;
   return size;
+}
+
+ContextBalance context_balance_of(const Balance& balance) {
+  return {.cost = context_cost_of(balance.cost),
+          .max_tokens = balance.max_tokens,
+          .max_cp = balance.max_cp,
+          .wait = balance.wait};
 }
 
 std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, int size, const ContextBalance& balance) {

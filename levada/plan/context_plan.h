@@ -21,7 +21,7 @@ struct ContextBlock {
 /// A divided step. In each micro-batch, every rank is in exactly one block and no block is empty; every sample is in
 /// exactly one block of the step. The blocks of a micro-batch are in the order of their ranks.
 struct ContextPlan {
-  int ranks = 0;  ///< data-parallel times context-parallel ranks; those of one data coordinate are consecutive
+  int ranks = 0;  ///< data-parallel times context-parallel ranks, in the order of the mesh
   std::vector<std::vector<ContextBlock>> micros = {};
 
   const ContextBlock& at(int rank, int micro) const;
@@ -35,6 +35,8 @@ struct ContextBalance {
   Wait wait = Wait::micro;
 };
 
+ContextBalance context_balance_of(const Balance& balance);
+
 /// Throws InvalidArgument if plan_context() would throw for any samples.
 void check_context(int ranks, const ContextBalance& balance);
 
@@ -43,6 +45,9 @@ void check_context(int ranks, const ContextBalance& balance);
 /// blocks, too, and returns the plan with the least step_time(). Deterministic. Throws InvalidArgument: bad options;
 /// fewer samples than ranks / max_cp; and, naming the sample by its index, one of more than max_cp * max_tokens.
 ContextPlan plan_context(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance);
+
+/// Divides samples with the options of a balanced feed. Throws InvalidArgument also for a sample of several segments.
+ContextPlan plan_context(std::span<const SampleSize> samples, int ranks, const Balance& balance);
 
 /// Divides samples over blocks of `size` ranks each, as plan_step() does. Throws like plan_context().
 ContextPlan plan_static_context(std::span<const std::int64_t> tokens, int ranks, int size,

@@ -48,7 +48,7 @@ Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost&
 
 /// Counts the time of micro-batches, with what the ranks of a block send each other, as work.
 StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options) {
-  const auto cost = context_cost_of(options.cost);
+  const auto context = context_balance_of(options);
   std::vector<std::int64_t> tokens;
   for (const SampleSize& sample : samples) tokens.push_back(sample.tokens);
   std::vector<double> by_rank(static_cast<std::size_t>(plan.ranks));
@@ -58,7 +58,7 @@ StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> 
     for (int rank = 0; rank < plan.ranks; ++rank) {
       std::vector<std::int64_t> lengths;
       for (const std::size_t item : plan.at(rank, micro)) lengths.push_back(tokens[item]);
-      const auto time = static_cast<double>(micro_time(lengths, plan.cp_size_at(rank, micro), cost));
+      const auto time = static_cast<double>(micro_time(lengths, plan.cp_size_at(rank, micro), context.cost));
       by_rank[static_cast<std::size_t>(rank)] += time;
       most = std::max(most, time);
     }
@@ -66,8 +66,6 @@ StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> 
   }
   balance.busiest = std::ranges::max(by_rank);
   for (const double time : by_rank) balance.mean += time / plan.ranks;
-  const ContextBalance context{
-      .cost = cost, .max_tokens = options.max_tokens, .max_cp = options.max_cp, .wait = options.wait};
   balance.bound = static_cast<double>(context_bound(tokens, plan.ranks, plan.num_micro, context));
   balance.waiting_bound = balance.bound;
   balance.unbalanced = static_cast<double>(time_in_order(tokens, plan.ranks, smallest_block(tokens, context), context));

@@ -253,25 +253,9 @@ Ranks divide_once(std::span<const Demand> demands, int num_ranks, const Balance&
   return result;
 }
 
-StepPlan plan_blocks(std::span<const SampleSize> samples, int num_ranks, const Balance& options) {
-  std::vector<std::int64_t> tokens;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    tokens.push_back(samples[i].tokens);
-    std::int64_t square = 0;
-    const bool overflows = __builtin_mul_overflow(samples[i].tokens, samples[i].tokens, &square);
-    if (overflows || square == samples[i].squares) continue;
-    throw InvalidArgument(
-        fmt::format("sample {} of the step is a row of several documents, which cannot have different numbers of "
-                    "context-parallel ranks: pack documents (pack=\"documents\", --pack documents)",
-                    i));
-  }
-  const auto blocks = plan_context(tokens, num_ranks,
-                                   {.cost = context_cost_of(options.cost),
-                                    .max_tokens = options.max_tokens,
-                                    .max_cp = options.max_cp,
-                                    .wait = options.wait});
-  StepPlan plan{.ranks = num_ranks, .num_micro = static_cast<int>(blocks.micros.size())};
-  for (int rank = 0; rank < num_ranks; ++rank) {
+StepPlan by_rank(const ContextPlan& blocks) {
+  StepPlan plan{.ranks = blocks.ranks, .num_micro = static_cast<int>(blocks.micros.size())};
+  for (int rank = 0; rank < plan.ranks; ++rank) {
     for (int micro = 0; micro < plan.num_micro; ++micro) {
       const ContextBlock& block = blocks.at(rank, micro);
       plan.micros.push_back(block.samples);
@@ -349,7 +333,7 @@ ContextCost context_cost_of(const SampleCost& cost) {
 StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Balance& options) {
   if (num_ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", num_ranks));
   check_balance(options);
-  if (options.max_cp > 1) return plan_blocks(samples, num_ranks, options);
+  if (options.max_cp > 1) return by_rank(plan_context(samples, num_ranks, options));
   if (samples.size() < static_cast<std::size_t>(num_ranks)) {
     throw InvalidArgument(
         fmt::format("a step of {} sample(s) cannot be divided over {} data-parallel ranks; each needs one, so make the "

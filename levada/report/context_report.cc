@@ -25,11 +25,11 @@ void add_to(std::optional<ContextReport::Way>& sum, double time, std::size_t mic
 void ContextReport::add(const std::vector<SampleSize>& sizes) {
   std::vector<std::int64_t> lengths;
   for (const SampleSize& size : sizes) lengths.push_back(size.tokens);
-  const ContextBalance context{
-      .cost = context_cost_of(by.cost), .max_tokens = by.max_tokens, .max_cp = by.max_cp, .wait = by.wait};
+  const auto context = context_balance_of(by);
   if (steps == 0) in_order = balanced = Way();
   const auto fits = [&](std::int64_t each) { return padded_for(each, cp_size) <= by.max_tokens * cp_size; };
-  if (!std::ranges::all_of(lengths, fits)) in_order = balanced = std::nullopt;
+  holds_samples = holds_samples && std::ranges::all_of(lengths, fits);
+  if (!holds_samples) in_order = balanced = std::nullopt;
   if (in_order) add_to(in_order, static_cast<double>(time_in_order(lengths, ranks, cp_size, context)), 0);
   if (balanced) {
     try {
@@ -39,7 +39,7 @@ void ContextReport::add(const std::vector<SampleSize>& sizes) {
       balanced = std::nullopt;  // some block would have no sample
     }
   }
-  const auto plan = plan_context(lengths, ranks, context);
+  const auto plan = plan_context(sizes, ranks, by);
   for (const auto& blocks : plan.micros) {
     for (const ContextBlock& block : blocks) {
       for (const auto sample : block.samples) tokens_by_size[block.size] += lengths[sample];
@@ -109,8 +109,10 @@ std::string ContextReport::to_table(const Style& style) const {
   text += fmt::format("tokens: {}\n", shares);
   text += "times of a model: 32 layers at 400 TFLOP/s a rank, 300 GB/s within a host of 8 ranks and 40 GB/s between\n";
   if (!balanced) {
-    return text + fmt::format("cp={} cannot hold these samples with {} tokens on a rank: use max_cp={}\n", cp_size,
-                              with_commas(by.max_tokens), by.max_cp);
+    const auto reason =
+        holds_samples ? fmt::format("cannot divide each step into micro-batches for all ranks")
+                      : fmt::format("cannot hold these samples with {} tokens on a rank", with_commas(by.max_tokens));
+    return text + fmt::format("cp={} {}: use max_cp={}\n", cp_size, reason, by.max_cp);
   }
   const double gain = balanced->time / dynamic.time;
   constexpr double worthwhile = 1.02;

@@ -25,7 +25,8 @@ struct ContextReport {
   int cp_size = 1;  ///< ranks along cp in the mesh
   std::int64_t steps = 0, samples = 0, tokens = 0;
   std::int64_t longest = 0;               ///< tokens of the longest sample
-  std::optional<Way> in_order, balanced;  ///< with the mesh's cp; nothing if a sample does not fit
+  bool holds_samples = true;              ///< whether all samples fit micro-batches of the mesh's cp
+  std::optional<Way> in_order, balanced;  ///< with the mesh's cp; nothing if a step cannot be divided
   Way dynamic;
   double bound = 0;                            ///< lower bound of the time of `dynamic`
   std::map<int, std::int64_t> tokens_by_size;  ///< tokens by the number of ranks that share them

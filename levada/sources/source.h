@@ -66,6 +66,10 @@ class Source {
   /// Returns a common divisor of all segment lengths in packed rows; 0 if rows are not packed.
   virtual std::int64_t segment_multiple() const { return 0; }
 
+  /// Returns whether each sample is one sequence, and not a row of several, so that gather() returns a packed row with
+  /// a segment for each.
+  virtual bool has_single_sequences() const { return true; }
+
   /// Returns which part of a step sample `number` of the last read() is, or nothing if samples are not micro-batches.
   virtual std::optional<MicroBatch> micro_batch(std::int64_t /*number*/) const { return {}; }
 

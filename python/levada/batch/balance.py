@@ -51,8 +51,8 @@ class Balance:
     - `max_cp`: the most context-parallel ranks that share a sequence, a power of two that divides dp x cp. With more
       than 1, each sequence is cut over as many ranks as it calls for, 1, 2, 4, ..., whatever the mesh's cp:
       `max_tokens` are then those of one rank, and the fields that the layout cuts by zigzag(cp,1) are cut over the
-      `cp_size` ranks of each batch. Takes a cost by "flops"; the lengths of a Corpus must be padded to a multiple of
-      2 * max_cp (pad_to), those of other samples are.
+      `cp_size` ranks of each batch. Takes a cost by "flops". Samples must be padded to a multiple of 2 * max_cp: by
+      pad_to of a Corpus, or of what a collate_fn calls; without a collate_fn, those of an iterable are.
     - `max_delay`: a sample of a Corpus that would make a step long by itself waits up to this many steps for similar
       ones, so that each rank has one. Steps then have different samples than without it.
     - `length`: a function that returns the tokens of a sample of an iterable; None: the length of its `tokens` or

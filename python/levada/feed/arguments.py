@@ -75,8 +75,8 @@ def check_balance(
     if tail == "pad":
         raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
     room = None if max_tokens is None else max_tokens * balance.max_cp
-    if room is not None and room < balance.pad_to:
-        raise InvalidArgument(f"max_tokens is {max_tokens}; with pad_to={balance.pad_to} no sample fits a micro-batch")
+    if room is not None and room < balance.multiple:
+        raise InvalidArgument(f"max_tokens is {max_tokens}; with samples padded to {balance.multiple} tokens none fits a micro-batch")
     if room is not None and seq_length is not None and seq_length > room:
         raise InvalidArgument(
             f"the seq_length of the corpus is {seq_length} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "

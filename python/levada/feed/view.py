@@ -49,15 +49,17 @@ class PassView(FeedArguments):
         """Number of context-parallel ranks that share the sequences of the last taken batch: with `max_cp` of a
         Balance it differs from batch to batch."""
         core = self._core
-        return self.mesh.axis_size("cp") if core is None or not self._has_own_cp else core.cp_size
+        if not self._has_own_cp:
+            return self.mesh.axis_size("cp")
+        return 1 if core is None else core.cp_size
 
     @property
     def cp_rank(self) -> int:
         """Index of this rank among those that share the sequences of the last taken batch."""
         core = self._core
-        if core is None or not self._has_own_cp:
+        if not self._has_own_cp:
             return self.mesh.coordinate(self._join().job.rank, "cp")
-        return core.cp_rank
+        return 0 if core is None else core.cp_rank
 
     @property
     def _has_own_cp(self) -> bool:
@@ -73,7 +75,7 @@ class PassView(FeedArguments):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counts of the pass: batches, samples, bytes, copied_batches; bytes_sent and bytes_read of a reader; seconds
+        """Counts of the pass: batches, samples (with `max_cp` those whose first part this rank had), bytes, copied_batches; bytes_sent and bytes_read of a reader; seconds
         since it began; waited_seconds that next() waited; and taken_seconds, which are those and the rest of the time
         that next() took to get the batches from the engine."""
         core = self._core
