@@ -12,6 +12,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
+#include "levada/feed/context_parts.h"
 #include "levada/feed/feed.h"
 #include "levada/mesh/mesh.h"
 #include "levada/report/clock_shift.h"
