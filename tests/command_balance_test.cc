@@ -118,6 +118,36 @@ TEST(CommandBalance, PredictsTheTimeOfRanksThatWaitInEachMicroBatch) {
   EXPECT_THAT(table.out, HasSubstr("where ranks wait in each micro-batch, a step takes "));
 }
 
+TEST(CommandBalance, CutsEachDocumentOverTheRanksThatItCallsFor) {
+  const std::vector<std::string> how = {"--mesh",   "dp=2,cp=2", "--balance", "flops", "--max-tokens", "128",
+                                        "--pad-to", "8",         "--max-cp",  "4",     "--wait",       "micro"};
+  const auto predicted = json_of("plan", how);
+  EXPECT_EQ(predicted.at("ranks"), 4);
+  EXPECT_EQ(predicted.at("cp"), 2);
+  EXPECT_TRUE(predicted.at("in_order_s").is_null()) << "two ranks cannot hold a document of 512 tokens";
+  EXPECT_GT(predicted.at("tokens_by_size").size(), 1u);
+  EXPECT_GE(predicted.at("dynamic_s"), predicted.at("bound_s"));
+  auto options = how;
+  options.insert(options.end(), {"--engine", "inproc"});
+  const auto fed = json_of("feed", options);
+  for (const auto* name : {"steps", "samples", "tokens"}) EXPECT_EQ(fed.at(name), predicted.at(name)) << name;
+  for (const auto& rank : fed.at("ranks")) EXPECT_EQ(rank.at("batches"), predicted.at("dynamic_micro_batches"));
+  EXPECT_EQ(fed.at("balance").at("ranks"), 4);
+}
+
+TEST(CommandBalance, AdvisesForOrAgainstContextParallelismByDocument) {
+  const auto table_of = [](const std::string& mesh, const std::string& max_tokens) {
+    const auto outcome = run(arguments(
+        "plan", {"--mesh", mesh, "--balance", "flops", "--max-tokens", max_tokens, "--pad-to", "8", "--max-cp", "4"}));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_THAT(table_of("dp=4", "128"),
+              HasSubstr("cp=1 cannot hold these samples with 128 tokens on a rank: use max_cp=4"));
+  EXPECT_THAT(table_of("dp=4", "4096"), AllOf(StartsWith("context parallelism "), HasSubstr("cp=1, balanced"),
+                                              HasSubstr("max_cp=4"), HasSubstr("over 4 dp x cp ranks")));
+}
+
 TEST(CommandBalance, RefusesWhatCannotBe) {
   const auto expect = [](const std::string& subcommand, const std::vector<std::string>& more, int status,
                          const std::string& words) {
@@ -137,6 +167,13 @@ TEST(CommandBalance, RefusesWhatCannotBe) {
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--micro-order", "random"}, 2, "as-read");
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--wait", "end"}, 2, "step");
     expect(subcommand, {"--mesh", "dp=2", "--wait", "micro"}, 2, "--balance or --max-tokens");
+    expect(subcommand, {"--mesh", "dp=4", "--max-cp", "4"}, 2, "--balance or --max-tokens");
+    expect(subcommand, {"--mesh", "dp=4", "--balance", "flops", "--max-tokens", "512", "--max-cp", "3"}, 2,
+           "power of two");
+    expect(subcommand, {"--mesh", "dp=4", "--balance", "flops", "--max-tokens", "64", "--max-cp", "4"}, 2,
+           "--max-cp, or lower");
+    expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "512", "--max-cp", "4"}, 2,
+           "max_cp must be a power of two that divides the 2 dp x cp ranks");
     expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "1024", "--counts", "equal", "--wait", "micro"}, 2,
            "counts must be free");
   }

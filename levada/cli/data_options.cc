@@ -78,6 +78,8 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
              "Order of micro-batches: as-read, long-first or paired");
   add_option(command, "--wait", arguments.wait, "WHERE",
              "Where ranks wait for each other: step (at its end) or micro (in each micro-batch)");
+  add_option(command, "--max-cp", arguments.max_cp, "N",
+             "Maximum number of dp x cp ranks that share a sequence, each as many as it calls for: a power of two");
   command.option_defaults()->group("Data");
   command.add_flag("--shuffle", arguments.shuffle, "New order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Seed of the shuffle");
@@ -113,19 +115,19 @@ void check_data_options(const DataArguments& arguments) {
   if (!(arguments.io_limit >= 0)) throw InvalidArgument(fmt::format("--io-limit is {} MB/s", arguments.io_limit));
   parse_packing(arguments.pack);
   if (arguments.max_tokens < 0) throw InvalidArgument(fmt::format("--max-tokens is {}", arguments.max_tokens));
-  if (arguments.max_tokens > 0 && arguments.job.sequence > arguments.max_tokens) {
+  if (arguments.max_tokens > 0 && arguments.job.sequence > arguments.max_tokens * std::max(arguments.max_cp, 1)) {
     throw InvalidArgument(
-        fmt::format("--seq is {} and --max-tokens {}, so that a sample may fit no micro-batch: raise --max-tokens, or "
-                    "lower --seq, at which documents are cut",
+        fmt::format("--seq is {} and --max-tokens {}, so that a sample may fit no micro-batch: raise --max-tokens or "
+                    "--max-cp, or lower --seq, at which documents are cut",
                     arguments.job.sequence, arguments.max_tokens));
   }
   const bool is_balanced = balance_of(arguments).has_value();
   if (arguments.max_delay < 0) throw InvalidArgument(fmt::format("--max-delay is {}", arguments.max_delay));
   const bool has_options = !arguments.counts.empty() || arguments.micro_order != "as-read" ||
-                           arguments.wait != "step" || arguments.max_delay > 0;
+                           arguments.wait != "step" || arguments.max_delay > 0 || arguments.max_cp != 1;
   if (!is_balanced && has_options) {
     throw InvalidArgument(
-        "--counts, --micro-order, --wait and --max-delay are for steps that are balanced: give --balance or "
+        "--counts, --micro-order, --wait, --max-cp and --max-delay are for steps that are balanced: give --balance or "
         "--max-tokens");
   }
   if (is_balanced && tail == Tail::pad) {
@@ -148,7 +150,8 @@ std::optional<Balance> balance_of(const DataArguments& arguments) {
                         .max_tokens = arguments.max_tokens,
                         .order = parse_micro_order(arguments.micro_order),
                         .wait = parse_wait(arguments.wait),
-                        .max_delay = arguments.max_delay};
+                        .max_delay = arguments.max_delay,
+                        .max_cp = arguments.max_cp};
   check_balance(balance);
   return balance;
 }

@@ -42,6 +42,7 @@ struct DataArguments {
   std::string counts;           ///< "equal" or "free"; empty for free if there are micro-batches
   std::string micro_order = "as-read";
   std::string wait = "step";
+  int max_cp = 1;              ///< the most ranks that share a sequence; 1: those of the mesh
   std::int64_t max_delay = 0;  ///< maximum number of steps that a long sample may wait
   Extensions extensions = {};  ///< set by the program, not an argument
 };

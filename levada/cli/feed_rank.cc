@@ -17,6 +17,7 @@
 #include "levada/cli/state.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
+#include "levada/feed/context_parts.h"
 #include "levada/feed/step_cursor.h"
 #include "levada/launch/launch.h"
 #include "levada/report/numbers.h"
@@ -206,6 +207,17 @@ std::vector<report::PeerGroup> peers_of(const Job& job) {
   return groups;
 }
 
+/// Returns the job as the feed runs it: with max_cp, ranks along cp have batches of their own.
+Job as_fed(const Job& job, const FeedArguments& arguments) {
+  auto fed = job;
+  if (auto context =
+          context_feed_of(job.mesh, job.layout, {.balance = balance_of(arguments), .readers = job.readers})) {
+    fed.mesh = std::move(context->mesh);
+    fed.layout = std::move(context->layout);
+  }
+  return fed;
+}
+
 /// Returns the readers that together read everything once: those at coordinate 0 on all axes except the data axes.
 std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of) {
   const auto readers = job.readers.of(job.mesh, host_of);
@@ -231,23 +243,24 @@ struct Run {
 report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause cause, std::int64_t steps,
                               std::vector<report::RankReport> ranks) {
   const auto& info = run.engine.info();
-  const Job& job = run.job;
   const FeedArguments& arguments = run.arguments;
+  const Job job = as_fed(run.job, arguments);
   const auto first = run.data.start.first_sample;
   report::FeedReport report;
   report.mesh = job.mesh.to_string();
   report.engine = info.name;
   report.engine_choice = describe_engine(info);
   report.readers = job.readers.to_string();
-  report.dp = job.mesh.data_size();
+  report.dp = run.job.mesh.data_size();
   report.batch = arguments.job.batch;
   for (const int rank : job.mesh.group(0, job.mesh.data_axes())) {
     report.samples += ranks[static_cast<std::size_t>(rank)].samples;
   }
   report.sequence = arguments.job.sequence;
   report.steps = steps;
-  if (const auto by = balance_of(arguments))
+  if (const auto by = balance_of(arguments)) {
     report.balance = {.by = *by, .ranks = job.mesh.data_size(), .series = feed.balance()};
+  }
   report.end_cause = to_string(cause);
   report.files = run.data.corpus->files();
   report.documents = run.data.corpus->documents();

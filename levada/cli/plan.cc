@@ -11,8 +11,10 @@
 #include "levada/cli/help.h"
 #include "levada/cli/small_file.h"
 #include "levada/exchange/planner.h"
+#include "levada/feed/context_parts.h"
 #include "levada/feed/step_source.h"
 #include "levada/report/balance_report.h"
+#include "levada/report/context_report.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
 
@@ -55,8 +57,35 @@ report::BalanceReport predict(DataArguments arguments) {
   return {.by = *by, .ranks = job.mesh.data_size(), .series = steps.balance()};
 }
 
+/// Predicts the times of the data's steps with the mesh's cp and with --max-cp; reads no sample.
+report::ContextReport predict_context(DataArguments arguments) {
+  check_data_options(arguments);
+  append_file_list(arguments.paths, arguments.files_from);
+  const auto job = parse_job(arguments.job);
+  const auto tail = parse_tail(arguments.tail, "--tail");
+  auto corpus = open_data(arguments, job, tail, true);
+  check_sequences(corpus, arguments.max_cp);
+  const int cp = job.mesh.axis_size("cp");
+  report::ContextReport report{.by = *balance_of(arguments), .ranks = job.mesh.data_size() * cp, .cp_size = cp};
+  const auto count = samples_a_step(job, arguments);
+  report::ProgressLine line("planning", true);
+  for (std::int64_t step = 0; step < arguments.steps.value_or(INT64_MAX); ++step) {
+    const auto samples = corpus.sizes(step * count, count);
+    if (samples.empty() || (std::cmp_less(samples.size(), count) && tail == Tail::drop)) break;
+    report.add(samples);
+    if (line.is_due()) line.update(static_cast<std::uint64_t>(step), {}, report::counted(step, "step"));
+  }
+  return report;
+}
+
 int show_plan(const PlanArguments& arguments) {
-  if (!arguments.data.paths.empty() || !arguments.data.files_from.empty()) {
+  const bool has_data = !arguments.data.paths.empty() || !arguments.data.files_from.empty();
+  if (has_data && arguments.data.max_cp > 1) {
+    const auto prediction = predict_context(arguments.data);
+    print(arguments.json ? prediction.to_json() + "\n" : prediction.to_table(output_style()));
+    return 0;
+  }
+  if (has_data) {
     const auto prediction = predict(arguments.data);
     print(arguments.json ? prediction.to_json() + "\n" : prediction.to_table(output_style()));
     return 0;

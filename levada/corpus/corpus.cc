@@ -301,6 +301,9 @@ std::int64_t Corpus::segment_multiple() const {
   const auto& options = state_->data->options;
   return options.packing == Packing::cut ? 0 : options.pad_to;
 }
+bool Corpus::has_single_sequences() const {
+  return state_->data->options.packing == Packing::documents;
+}
 BadPlaces Corpus::bad_lines() const {
   BadPlaces all;
   for (const auto& source : state_->data->sources) all.add(source->files.bad_lines());

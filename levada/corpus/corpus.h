@@ -83,6 +83,7 @@ class Corpus final : public Source {
   Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
   Bytes cursor(std::int64_t next) const override;
   std::int64_t segment_multiple() const override;
+  bool has_single_sequences() const override;
   std::vector<std::pair<std::string, std::string>> identity() const override;
   std::string difference_remedy() const override;
   std::string activity() const override;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -26,6 +27,7 @@ Bytes encode(const Envelope& envelope) {
   writer.put(envelope.round);
   writer.put(fit(envelope.samples, "samples"));
   writer.put(fit(envelope.num_micro, "micro-batches"));
+  writer.put(static_cast<std::uint8_t>(std::bit_width(static_cast<unsigned>(envelope.cp_size)) - 1));
   writer.put_sized(ByteView(envelope.cursor));
   return std::move(writer).take();
 }
@@ -35,6 +37,12 @@ Envelope decode_envelope(ByteView bytes) {
   Envelope envelope{.round = reader.get_at_least<std::int64_t>(0, "round")};
   envelope.samples = reader.get<std::uint32_t>();
   envelope.num_micro = reader.get<std::uint32_t>();
+  const auto exponent = reader.get<std::uint8_t>();
+  constexpr int max_exponent = 30;
+  if (exponent > max_exponent) {
+    throw CorruptMessage(reader.offset(), fmt::format("a block of 2^{} ranks", exponent));
+  }
+  envelope.cp_size = 1 << exponent;
   envelope.cursor = reader.get_bytes();
   reader.expect_end();
   return envelope;

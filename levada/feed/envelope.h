@@ -12,6 +12,7 @@ struct Envelope {
   std::int64_t round = 0;
   std::int64_t samples = 0;    ///< samples in all batches of the round; if num_micro > 0, in this batch
   std::int64_t num_micro = 0;  ///< rounds of the step in a balanced feed; 0: not balanced, each round is a step
+  int cp_size = 1;             ///< as MicroBatch::cp_size, a power of two
   Bytes cursor = {};           ///< source position after these samples
 
   /// Returns the number of samples in this data coordinate's batch, if every batch but the last has `batch` samples.

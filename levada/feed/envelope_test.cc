@@ -16,6 +16,8 @@ TEST(Envelope, IsDecodedAsItWasEncoded) {
   EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
   envelope.num_micro = 3;
   EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
+  envelope.cp_size = 8;
+  EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
   envelope = {.round = std::numeric_limits<std::int64_t>::max(), .samples = most, .num_micro = most};
   EXPECT_EQ(decode_envelope(encode(envelope)), envelope);
 }
@@ -49,6 +51,13 @@ TEST(Envelope, IsRefusedWithANegativeRound) {
   for (const std::int64_t hostile : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
     EXPECT_THROW(decode_envelope(encode(Envelope{.round = hostile})), CorruptMessage);
   }
+}
+
+TEST(Envelope, IsRefusedWithABlockOfMoreRanksThanThereCanBe) {
+  auto bytes = encode(Envelope{.cp_size = 1 << 30});
+  EXPECT_EQ(decode_envelope(bytes).cp_size, 1 << 30);
+  bytes[16] = std::byte{31};
+  EXPECT_THROW(decode_envelope(bytes), CorruptMessage);
 }
 
 TEST(Envelope, IsRefusedWithBytesTooFewOrTooMany) {

@@ -28,13 +28,14 @@ constexpr Duration loss_interval = std::chrono::milliseconds(100);
 
 /// Returns the source that a feed of balanced steps reads: each of its samples is one rank's share of a round. Null if
 /// steps are not balanced.
-std::shared_ptr<StepSource> steps_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedOptions& options,
-                                     bool reads_all) {
+std::shared_ptr<StepSource> steps_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedWiring& wiring,
+                                     const FeedOptions& options) {
   if (!options.balance) return nullptr;
-  const int ranks = mesh.data_size();
-  return std::make_shared<StepSource>(std::move(source), StepOptions{.ranks = ranks,
+  const bool reads_all = wiring.readers.size() == 1;
+  return std::make_shared<StepSource>(std::move(source), StepOptions{.ranks = wiring.mesh.data_size(),
+                                                                     .cuts = wiring.cuts,
                                                                      .balance = *options.balance,
-                                                                     .step_samples = options.batch * ranks,
+                                                                     .step_samples = options.batch * mesh.data_size(),
                                                                      .first_sample = options.first_sample,
                                                                      .delayed = options.delayed,
                                                                      .tail = options.tail,
@@ -66,13 +67,12 @@ class Feed::Impl {
         remind_after_(options.remind_after),
         poll_(options.poll),
         batch_(options.batch),
-        data_coordinate_(mesh.data_coordinate(wiring_.rank())),
+        data_coordinate_(wiring_.mesh.data_coordinate(wiring_.rank())),
         trace_(options.trace) {
     if (!wiring_.is_reader()) return;
-    steps_ = steps_of(source, mesh, options, wiring_.readers.size() == 1);
+    steps_ = steps_of(source, mesh, wiring_, options);
     if (steps_) source = steps_;
-    reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), round_options(options)),
-                    options);
+    reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, std::move(source), round_options(options)), options);
   }
 
   std::optional<Batch> next() {
@@ -327,13 +327,16 @@ class Feed::Impl {
     LEVADA_ASSERT(follower_.may_receive(), "a batch is handed out once its round is granted");
     follower_.advance(micro.ends_step());
     // A batch that was received ahead arrived before the call.
-    stats_.add_batch(micro.samples, arrival.tensor_bytes, arrival.copied, arrival.there - called);
+    const auto cp_rank = static_cast<int>(data_coordinate_ % envelope.cp_size);
+    stats_.add_batch(cp_rank == 0 ? micro.samples : 0, arrival.tensor_bytes, arrival.copied, arrival.there - called);
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
     if (!is_reader()) post("computing", micro.step, -1);
     return {.step = micro.step,
             .micro = micro.micro,
             .num_micro = micro.num_micro,
             .samples = micro.samples,
+            .cp_size = envelope.cp_size,
+            .cp_rank = cp_rank,
             .content = std::move(arrival.content),
             .cursor = std::move(envelope.cursor)};
   }

@@ -59,6 +59,9 @@ struct Batch {
   std::int64_t step = 0;
   std::int64_t micro = 0, num_micro = 1;  ///< which micro-batch of the step this is, and of how many
   std::int64_t samples = 0;  ///< samples of this rank's dp coordinate, without padding; fewer only in the tail
+  /// Number of context-parallel ranks that share the samples, and the index of this one among them: the part that it
+  /// has. 1 and 0 without Balance::max_cp.
+  int cp_size = 1, cp_rank = 0;
   FlatTree content;
   /// The source's position after this step, the same on every rank; a StepCursor if steps are balanced. Empty unless
   /// this is the last micro-batch of its step: a run can only resume between steps.
@@ -71,7 +74,7 @@ struct Batch {
 
 struct FeedStats {
   std::int64_t batches = 0;
-  std::int64_t samples = 0;         ///< without padding
+  std::int64_t samples = 0;         ///< without padding; those that context-parallel ranks share, at the first of them
   std::uint64_t bytes = 0;          ///< size of the received tensors
   Duration waited{};                ///< blocked in next()
   Duration taking{};                ///< time in next() until the engine had the batch: waiting plus the engine's work

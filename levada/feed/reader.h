@@ -13,6 +13,8 @@
 
 namespace levada {
 
+struct FeedStats;
+
 class FeedReader {
  public:
   /// Starts reading. `wiring`, `reporter` and the options' trace must outlive it.

@@ -46,20 +46,17 @@ std::size_t tensor_bytes(const FlatTree& batch) {
 
 }  // namespace
 
-FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-                       const FeedOptions& options)
+FeedRounds::FeedRounds(const FeedWiring& wiring, std::shared_ptr<Source> source, const FeedOptions& options)
     : wiring_(wiring),
-      mesh_(mesh),
-      layout_(layout),
       fan_out_{.readers = options.readers,
                .divide = options.divide,
                .host_of = wiring.engine->info().host_of,
                .part_samples = options.batch},
       source_(std::move(source)),
-      unit_samples_(options.batch * (options.divide == Divide::split ? mesh.data_size() : 1)),
+      unit_samples_(options.batch * (options.divide == Divide::split ? wiring.mesh.data_size() : 1)),
       tail_(options.tail),
-      divides_sequences_(levada::divides_sequences(layout, mesh)),
-      may_part_labels_(may_part_labels(layout, mesh)),
+      divides_sequences_(levada::divides_sequences(wiring.layout, wiring.mesh)),
+      may_part_labels_(may_part_labels(wiring.layout, wiring.mesh)),
       first_(options.first_sample),
       steps_(options.steps),
       trace_(options.trace) {
@@ -200,6 +197,7 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<U
   batch->envelope = encode(feed_protocol::Envelope{.round = round,
                                                    .samples = micro ? micro->samples : samples,
                                                    .num_micro = micro ? micro->num_micro : 0,
+                                                   .cp_size = micro ? micro->cp_size : 1,
                                                    .cursor = source_->cursor(begin_of(round) + samples)});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
@@ -223,9 +221,9 @@ const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batc
       std::find_if(unit.plans.begin(), unit.plans.end(), [&](const auto& plan) { return plan.key == key; });
   if (known != unit.plans.end()) return *known;
 
-  if (may_part_labels_) expect_shifted_labels(batch, layout_, mesh_);
+  if (may_part_labels_) expect_shifted_labels(batch, wiring_.layout, wiring_.mesh);
   UnitPlan plan{.key = std::move(key), .portions = {}};
-  const auto moves = plan_unit(fields_of(batch, segments), layout_, mesh_, unit.audiences, fan_out_);
+  const auto moves = plan_unit(fields_of(batch, segments), wiring_.layout, wiring_.mesh, unit.audiences, fan_out_);
   for (int audience = 0; audience < static_cast<int>(unit.audiences.size()); ++audience) {
     const auto begin = std::ranges::lower_bound(moves, audience, {}, &Move::audience);
     const auto end = std::ranges::upper_bound(moves, audience, {}, &Move::audience);

@@ -21,8 +21,7 @@ enum class Tail : std::uint8_t;
 /// One thread at a time.
 class FeedRounds {
  public:
-  FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-             const FeedOptions& options);
+  FeedRounds(const FeedWiring& wiring, std::shared_ptr<Source> source, const FeedOptions& options);
 
   /// One unit's batch, as it will be sent.
   struct UnitBatch {
@@ -102,8 +101,6 @@ class FeedRounds {
   void end(FeedEnd::Cause cause);
 
   const FeedWiring& wiring_;
-  Mesh mesh_;
-  Layout layout_;
   FanOutOptions fan_out_;
   std::shared_ptr<Source> source_;
   std::int64_t unit_samples_;  ///< in a full unit

@@ -11,6 +11,7 @@
 #include "levada/base/json.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/collective_order.h"
+#include "levada/feed/context_parts.h"
 
 namespace levada {
 namespace {
@@ -97,24 +98,30 @@ void check_delay(const Source* source, const FeedOptions& options) {
   }
 }
 
-/// Checks that every rank gets a sample of the last step.
+/// Checks that every rank gets a sample of the last step. With max_cp, max_cp ranks may share one.
 void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& options) {
   const auto size = source != nullptr ? source->size() : std::nullopt;
   if (!size || !options.balance || options.tail == Tail::drop) return;
   const std::int64_t ranks = mesh.data_size();
+  const int max_cp = options.balance->max_cp;
+  const auto fewest = max_cp > 1 ? with_cp_as_data(mesh).data_size() / max_cp : ranks;
   const auto samples = std::max<std::int64_t>(*size - options.first_sample, 0) + std::ssize(options.delayed);
   const auto steps = samples / (options.batch * ranks), left = samples % (options.batch * ranks);
-  if (left == 0 || left >= ranks || (options.steps && *options.steps <= steps)) return;
+  if (left == 0 || left >= fewest || (options.steps && *options.steps <= steps)) return;
+  const auto who =
+      max_cp > 1 ? fmt::format("{} blocks of {} ranks", fewest, max_cp) : fmt::format("{} data-parallel ranks", ranks);
   throw InvalidArgument(
-      fmt::format("the last of the steps would have {} of the {} samples, and each of the {} data-parallel ranks needs "
-                  "one: drop that step (tail=\"drop\", --tail drop), or choose another batch",
-                  left, samples, ranks));
+      fmt::format("the last of the steps would have {} of the {} samples, and each of the {} needs one: drop that step "
+                  "(tail=\"drop\", --tail drop), or choose another batch",
+                  left, samples, who));
 }
 
 /// Checks the padding of documents: if it does not make them divisible, the feed would end at the first step with a
 /// document that does not divide.
-void check_padding(const Source* source, const Mesh& mesh, const Layout& layout) {
-  const auto multiple = source != nullptr ? source->segment_multiple() : 0;
+void check_padding(const Source* source, const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
+  if (source == nullptr) return;
+  if (options.balance && options.balance->max_cp > 1) return check_sequences(*source, options.balance->max_cp);
+  const auto multiple = source->segment_multiple();
   const auto divisor = segment_divisor(layout, mesh, "tokens");
   if (multiple == 0 || multiple % divisor == 0) return;
   throw InvalidArgument(
@@ -269,16 +276,19 @@ FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, c
                       const std::shared_ptr<Source>& source, const FeedOptions& options) {
   std::string error;
   std::vector<Audience> audiences;
+  ContextFeed context{.mesh = mesh, .layout = layout, .cuts = {}};
   bool reads = false;
   try {
     check(*engine, mesh, layout, options);
-    audiences = fan_out_audiences(
-        layout, mesh, {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
+    if (auto own = context_feed_of(mesh, layout, options)) context = *std::move(own);
+    audiences =
+        fan_out_audiences(context.layout, context.mesh,
+                          {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
     const int rank = engine->info().rank;
     reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
     check_delay(reads ? source.get() : nullptr, options);
     check_last_step(reads ? source.get() : nullptr, mesh, options);
-    check_padding(reads ? source.get() : nullptr, mesh, layout);
+    check_padding(reads ? source.get() : nullptr, mesh, layout, options);
     if (reads && !source) error = fmt::format("rank {} reads for the feed but was given no source", rank);
   } catch (const InvalidArgument& problem) {
     error = problem.what();
@@ -288,6 +298,9 @@ FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, c
   const auto all = start_together(*engine, *group, config, Deadline::after(options.timeout), options.poll);
   FeedWiring wiring = wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
   wiring.parent = engine;
+  wiring.mesh = std::move(context.mesh);
+  wiring.layout = std::move(context.layout);
+  wiring.cuts = std::move(context.cuts);
   const bool has_hosts = std::set(engine->info().host_of.begin(), engine->info().host_of.end()).size() > 1;
   for (const int reader : wiring.readers) {
     if (has_hosts) wiring.reader_hosts.push_back(all[static_cast<std::size_t>(reader)].host);

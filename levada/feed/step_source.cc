@@ -4,6 +4,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/feed/context_parts.h"
 #include "levada/feed/step_cursor.h"
 
 namespace levada {
@@ -15,6 +16,7 @@ std::uint64_t hash_of(const StepPlan& plan, const std::vector<std::int64_t>& sam
     writer.put(static_cast<std::uint64_t>(members.size()));
     for (const auto member : members) writer.put(samples[member]);
   }
+  for (const int size : plan.cp_sizes) writer.put(static_cast<std::uint32_t>(size));
   return hash64(writer.view(), before);
 }
 
@@ -29,11 +31,25 @@ std::optional<Tree> StepSource::read(std::int64_t first, std::int64_t, Memory& m
   while (round >= step_.end_round()) {
     if (!plan_next()) return std::nullopt;
   }
-  const auto& members =
-      step_.plan.at(static_cast<int>(first % options_.ranks), static_cast<int>(round - step_.first_round));
+  const auto rank = static_cast<int>(first % options_.ranks), micro = static_cast<int>(round - step_.first_round);
+  const int size = step_.plan.cp_size_at(rank, micro);
+  if (size == 1) return gather(rank, micro, memory);
+  const int index = rank % size;
+  if (shared_number_ != first - index) {
+    HeapMemory heap;
+    shared_row_ = gather(rank, micro, heap);
+    shared_number_ = first - index;
+  }
+  return context_part(shared_row_, options_.cuts, size, index, memory);
+}
+
+Tree StepSource::gather(int rank, int micro, Memory& memory) {
   std::vector<std::int64_t> numbers;
-  for (const auto member : members) numbers.push_back(step_.samples[member]);
-  return samples_->gather(numbers, memory);
+  for (const auto member : step_.plan.at(rank, micro)) numbers.push_back(step_.samples[member]);
+  auto row = samples_->gather(numbers, memory);
+  if (options_.balance.max_cp > 1 && !has_checked_row_) check_row(row, options_.cuts, options_.balance.max_cp);
+  has_checked_row_ = true;
+  return row;
 }
 
 bool StepSource::plan_next() {
@@ -110,11 +126,13 @@ std::optional<MicroBatch> StepSource::micro_batch(std::int64_t number) const {
   if (round < step_.first_round || round >= step_.end_round()) return std::nullopt;
   const auto micro = round - step_.first_round;
   const auto& members = step_.plan.at(static_cast<int>(number % options_.ranks), static_cast<int>(micro));
-  return MicroBatch{.step = step_.number,
-                    .micro = micro,
-                    .num_micro = step_.plan.num_micro,
-                    .samples = static_cast<std::int64_t>(members.size()),
-                    .division = step_.division};
+  return MicroBatch{
+      .step = step_.number,
+      .micro = micro,
+      .num_micro = step_.plan.num_micro,
+      .samples = static_cast<std::int64_t>(members.size()),
+      .cp_size = step_.plan.cp_size_at(static_cast<int>(number % options_.ranks), static_cast<int>(micro)),
+      .division = step_.division};
 }
 
 BalanceSeries StepSource::balance() const {

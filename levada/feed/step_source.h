@@ -10,6 +10,7 @@
 
 #include "levada/feed/tail.h"
 #include "levada/plan/delay_queue.h"
+#include "levada/plan/layout.h"
 #include "levada/plan/step_balance.h"
 #include "levada/plan/step_plan.h"
 #include "levada/sources/source.h"
@@ -17,7 +18,8 @@
 namespace levada {
 
 struct StepOptions {
-  int ranks = 1;  ///< number of data-parallel ranks
+  int ranks = 1;     ///< number of data-parallel ranks; with Balance::max_cp, of dp x cp ranks
+  Layout cuts = {};  ///< how the ranks of a block share a row, for context_part()
   Balance balance = {};
   std::int64_t step_samples = 1;
   std::int64_t first_sample = 0;
@@ -26,7 +28,8 @@ struct StepOptions {
   bool reads_all = false;  ///< all micro-batches are read here, so the samples of the next step are announced ahead
 };
 
-/// A Source of micro-batches: number round * ranks + r is the share of data-parallel rank r in that round. Steps
+/// A Source of micro-batches: number round * ranks + r is the share of data-parallel rank r in that round, or with
+/// Balance::max_cp, the part of that rank of a row that the ranks of its block share. Steps
 /// consist of the same samples as without balance, in the order of `samples`, unless long ones are delayed. A step has
 /// one round, or as many rounds as its plan has micro-batches. All readers compute the same plans, and each reads only
 /// the micro-batches that it is asked for.
@@ -76,6 +79,7 @@ class StepSource final : public Source {
   DelayQueue::Step choose();
   /// Divides the step's samples. Throws InvalidArgument, naming them.
   StepPlan divide(const DelayQueue::Step& samples) const;
+  Tree gather(int rank, int micro, Memory& memory);
 
   std::shared_ptr<Source> samples_;
   StepOptions options_;
@@ -83,6 +87,9 @@ class StepSource final : public Source {
   std::int64_t announced_;
   std::optional<double> unbalanced_;  ///< work of the busiest rank if the source's order had been kept
   Step step_;
+  Tree shared_row_;                  ///< the row of the block that was read last
+  std::int64_t shared_number_ = -1;  ///< micro-batch of the first rank of that block
+  bool has_checked_row_ = false;     ///< whether a row has been checked for max_cp
   bool ended_ = false;
   mutable std::mutex balance_mutex_;
   BalanceSeries balance_;

@@ -16,6 +16,9 @@ namespace levada {
 /// Which ranks read, what each rank receives, and the channels that this rank uses. Constant once made.
 struct FeedWiring {
   std::shared_ptr<Engine> engine;
+  Mesh mesh = {};                  ///< the feed's, or that of a ContextFeed
+  Layout layout = {};              ///< likewise
+  Layout cuts = {};                ///< those of a ContextFeed
   std::weak_ptr<Engine> parent{};  ///< the engine passed to the feed, with the same ranks
   std::vector<Audience> audiences;
   std::vector<int> readers;                    ///< ascending; the first one is the lead

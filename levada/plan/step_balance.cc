@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "levada/plan/context_plan.h"
 #include "levada/plan/work_bound.h"
 
 namespace levada {
@@ -45,6 +46,32 @@ Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost&
   return level;
 }
 
+/// Counts the time of micro-batches, with what the ranks of a block send each other, as work.
+StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options) {
+  const auto context = context_balance_of(options);
+  std::vector<std::int64_t> tokens;
+  for (const SampleSize& sample : samples) tokens.push_back(sample.tokens);
+  std::vector<double> by_rank(static_cast<std::size_t>(plan.ranks));
+  StepBalance balance;
+  for (int micro = 0; micro < plan.num_micro; ++micro) {
+    double most = 0;
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      std::vector<std::int64_t> lengths;
+      for (const std::size_t item : plan.at(rank, micro)) lengths.push_back(tokens[item]);
+      const auto time = static_cast<double>(micro_time(lengths, plan.cp_size_at(rank, micro), context.cost));
+      by_rank[static_cast<std::size_t>(rank)] += time;
+      most = std::max(most, time);
+    }
+    balance.waiting += most;
+  }
+  balance.busiest = std::ranges::max(by_rank);
+  for (const double time : by_rank) balance.mean += time / plan.ranks;
+  balance.bound = static_cast<double>(context_bound(tokens, plan.ranks, plan.num_micro, context));
+  balance.waiting_bound = balance.bound;
+  balance.unbalanced = static_cast<double>(time_in_order(tokens, plan.ranks, smallest_block(tokens, context), context));
+  return balance;
+}
+
 /// Returns the work of the busiest of `ranks` if each takes equally many samples, in their order.
 double busiest_in_order(const Level& level, int num_ranks) {
   const auto ranks = static_cast<std::size_t>(num_ranks), samples = level.works.size();
@@ -74,6 +101,25 @@ void set_bounds(StepBalance& balance, const StepPlan& plan, std::span<const Samp
   const auto waiting =
       worse_of([&](auto part) { return waiting_bound(demands, part, plan.ranks, options.max_tokens); });
   balance.waiting_bound = std::max(balance.bound, waiting);
+}
+
+StepBalance balance_of_ranks(const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options) {
+  const auto level = level_of(samples, plan.ranks, options.cost);
+  StepBalance balance{.unbalanced = busiest_in_order(level, plan.ranks), .mean = level.mean};
+  std::vector<LevelWork> by_rank(static_cast<std::size_t>(plan.ranks));
+  for (int micro = 0; micro < plan.num_micro; ++micro) {
+    double most = 0;
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      LevelWork work;
+      for (const std::size_t item : plan.at(rank, micro)) work += level.works[item];
+      most = std::max(most, work.worse());
+      by_rank[static_cast<std::size_t>(rank)] += work;
+    }
+    balance.waiting += most;
+  }
+  for (const LevelWork& work : by_rank) balance.busiest = std::max(balance.busiest, work.worse());
+  set_bounds(balance, plan, samples, options, level);
+  return balance;
 }
 
 }  // namespace
@@ -123,29 +169,15 @@ double unbalanced_work(std::span<const SampleSize> samples, int ranks, const Sam
 }
 
 StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options) {
-  const auto level = level_of(samples, plan.ranks, options.cost);
-  StepBalance balance{.steps = 1,
-                      .samples = static_cast<std::int64_t>(samples.size()),
-                      .micro_batches = plan.num_micro,
-                      .unbalanced = busiest_in_order(level, plan.ranks),
-                      .mean = level.mean};
+  auto balance =
+      options.max_cp > 1 ? balance_of_blocks(plan, samples, options) : balance_of_ranks(plan, samples, options);
+  balance.steps = 1;
+  balance.samples = static_cast<std::int64_t>(samples.size());
+  balance.micro_batches = plan.num_micro;
   for (const SampleSize& sample : samples) {
     balance.tokens += sample.tokens;
     balance.padding += sample.padding;
   }
-  std::vector<LevelWork> by_rank(static_cast<std::size_t>(plan.ranks));
-  for (int micro = 0; micro < plan.num_micro; ++micro) {
-    double most = 0;
-    for (int rank = 0; rank < plan.ranks; ++rank) {
-      LevelWork work;
-      for (const std::size_t item : plan.at(rank, micro)) work += level.works[item];
-      most = std::max(most, work.worse());
-      by_rank[static_cast<std::size_t>(rank)] += work;
-    }
-    balance.waiting += most;
-  }
-  for (const LevelWork& work : by_rank) balance.busiest = std::max(balance.busiest, work.worse());
-  set_bounds(balance, plan, samples, options, level);
   return balance;
 }
 

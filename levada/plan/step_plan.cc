@@ -13,6 +13,7 @@
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/plan/columns.h"
+#include "levada/plan/context_plan.h"
 #include "levada/plan/work_bound.h"
 
 namespace levada {
@@ -252,6 +253,18 @@ Ranks divide_once(std::span<const Demand> demands, int num_ranks, const Balance&
   return result;
 }
 
+StepPlan by_rank(const ContextPlan& blocks) {
+  StepPlan plan{.ranks = blocks.ranks, .num_micro = static_cast<int>(blocks.micros.size())};
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    for (int micro = 0; micro < plan.num_micro; ++micro) {
+      const ContextBlock& block = blocks.at(rank, micro);
+      plan.micros.push_back(block.samples);
+      plan.cp_sizes.push_back(block.size);
+    }
+  }
+  return plan;
+}
+
 }  // namespace
 
 std::string_view to_string(MicroOrder order) {
@@ -275,6 +288,7 @@ std::string to_string(const Balance& balance) {
   text += fmt::format(", {}", to_string(balance.order));
   if (balance.wait == Wait::micro) text += ", ranks wait in each micro-batch";
   if (balance.max_delay > 0) text += fmt::format(", delayed up to {} steps", balance.max_delay);
+  if (balance.max_cp > 1) text += fmt::format(", sequences on up to {} ranks", balance.max_cp);
   if (!balance.label.empty()) text += fmt::format(", {}", balance.label);
   return text;
 }
@@ -288,11 +302,38 @@ void check_balance(const Balance& balance) {
         "ranks that wait for each other in each micro-batch (wait=\"micro\", --wait micro) have as many samples as "
         "balances best: counts must be free");
   }
+  if (balance.max_cp == 1) return;
+  if (balance.max_cp < 1 || !std::has_single_bit(static_cast<unsigned>(balance.max_cp))) {
+    throw InvalidArgument(fmt::format("max_cp must be a power of two, got {}", balance.max_cp));
+  }
+  const auto missing = [&]() -> std::string_view {
+    if (balance.cost.kind != SampleCost::Kind::flops) return "a cost by flops";
+    if (balance.max_tokens == 0) return "max_tokens, those that one rank can hold";
+    if (balance.sizes == PartSizes::equal) return "free counts";
+    if (balance.max_delay > 0) return "no max_delay: no long sample has to wait";
+    if (balance.order != MicroOrder::as_read) return "the order as-read";
+    return {};
+  }();
+  if (missing.empty()) return;
+  throw InvalidArgument(
+      fmt::format("max_cp={} lets each sequence have its own number of context-parallel ranks, which takes {}",
+                  balance.max_cp, missing));
+}
+
+ContextCost context_cost_of(const SampleCost& cost) {
+  ContextCost context{.linear = cost.linear, .quadratic = cost.quadratic};
+  const ContextCost of_hidden_4096;
+  for (std::int64_t ContextCost::*time :
+       {&ContextCost::exchange_in_host, &ContextCost::exchange_between, &ContextCost::hop, &ContextCost::start}) {
+    if (cost.linear > 0) context.*time = context.*time * of_hidden_4096.linear / cost.linear;
+  }
+  return context;
 }
 
 StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Balance& options) {
   if (num_ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", num_ranks));
   check_balance(options);
+  if (options.max_cp > 1) return by_rank(plan_context(samples, num_ranks, options));
   if (samples.size() < static_cast<std::size_t>(num_ranks)) {
     throw InvalidArgument(
         fmt::format("a step of {} sample(s) cannot be divided over {} data-parallel ranks; each needs one, so make the "

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "levada/plan/context_cost.h"
 #include "levada/plan/partition.h"
 #include "levada/plan/sample_cost.h"
 
@@ -44,34 +45,47 @@ struct Balance {
   MicroOrder order = MicroOrder::as_read;  ///< with Wait::micro, micro-batches of equal number move together
   Wait wait = Wait::step;
   std::int64_t max_delay = 0;  ///< maximum number of steps that a long sample may wait (DelayQueue); 0: none waits
-  std::string label = {};      ///< identifies the caller's functions and options for sizes and weights, for comparison
+  /// The most context-parallel ranks that share a sequence; 1: as many as the mesh says. With more, ranks are the
+  /// dp x cp ranks, max_tokens counts those of one rank, and plan_context() divides the step.
+  int max_cp = 1;
+  std::string label = {};  ///< identifies the caller's functions and options for sizes and weights, for comparison
   bool operator==(const Balance&) const = default;
 };
 
 /// Returns "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read", with ", ranks wait in each
-/// micro-batch", ", delayed up to 16 steps" and the label added if they apply.
+/// micro-batch", ", delayed up to 16 steps", ", sequences on up to 8 ranks" and the label added if they apply.
 std::string to_string(const Balance& balance);
 
 /// Throws InvalidArgument if plan_step() would throw for any samples.
 void check_balance(const Balance& balance);
 
-/// A divided step. Every sample is in exactly one micro-batch, and no micro-batch is empty.
+/// Returns the times of context parallelism for a cost by flops. The others are in proportion to that of a position, as
+/// for a model of this hidden size.
+ContextCost context_cost_of(const SampleCost& cost);
+
+/// A divided step. Every sample is in exactly one micro-batch of one rank, or of the ranks of one block, and no
+/// micro-batch is empty.
 struct StepPlan {
   int ranks = 0, num_micro = 0;                       ///< num_micro per rank
   std::vector<std::vector<std::size_t>> micros = {};  ///< by rank, then micro-batch: indexes of samples, ascending
+  std::vector<int> cp_sizes = {};  ///< likewise, the ranks that share the micro-batch; empty if each has its own
 
-  const std::vector<std::size_t>& at(int rank, int micro) const {
-    return micros[static_cast<std::size_t>(rank) * static_cast<std::size_t>(num_micro) +
-                  static_cast<std::size_t>(micro)];
-  }
+  const std::vector<std::size_t>& at(int rank, int micro) const { return micros[index(rank, micro)]; }
+  /// Returns the number of ranks that share a micro-batch. They are aligned: the first is a multiple of it.
+  int cp_size_at(int rank, int micro) const { return cp_sizes.empty() ? 1 : cp_sizes[index(rank, micro)]; }
   bool operator==(const StepPlan&) const = default;
+
+ private:
+  std::size_t index(int rank, int micro) const {
+    return static_cast<std::size_t>(rank) * static_cast<std::size_t>(num_micro) + static_cast<std::size_t>(micro);
+  }
 };
 
 /// Divides samples over ranks so that ranks wait for each other little more than they must (Wait), and over as few
 /// micro-batches as max_tokens allows, the same number on each rank. With Wait::step, the micro-batches of a rank also
 /// cost about the same. Deterministic. Throws InvalidArgument: a negative max_tokens; equal counts with Wait::micro and
 /// max_tokens; and, naming the sample by its index, fewer samples than ranks, a sample of more than max_tokens, or work
-/// that is negative or too large.
+/// that is negative or too large; with max_cp, as plan_context() does, and for a sample of several segments.
 StepPlan plan_step(std::span<const SampleSize> samples, int ranks, const Balance& balance);
 
 }  // namespace levada

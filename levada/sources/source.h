@@ -31,6 +31,7 @@ struct MicroBatch {
   std::int64_t step = 0;                  ///< from 0
   std::int64_t micro = 0, num_micro = 1;  ///< index and number of micro-batches in the step
   std::int64_t samples = 0;               ///< number of samples in it
+  int cp_size = 1;                        ///< consecutive data coordinates that each have a part of it
   std::uint64_t division = 0;             ///< hash of how this step and all earlier ones are divided into batches
   bool ends_step() const { return micro + 1 == num_micro; }
   bool operator==(const MicroBatch&) const = default;
@@ -64,6 +65,10 @@ class Source {
 
   /// Returns a common divisor of all segment lengths in packed rows; 0 if rows are not packed.
   virtual std::int64_t segment_multiple() const { return 0; }
+
+  /// Returns whether each sample is one sequence, and not a row of several, so that gather() returns a packed row with
+  /// a segment for each.
+  virtual bool has_single_sequences() const { return true; }
 
   /// Returns which part of a step sample `number` of the last read() is, or nothing if samples are not micro-batches.
   virtual std::optional<MicroBatch> micro_batch(std::int64_t /*number*/) const { return {}; }

@@ -36,6 +36,7 @@ from levada.batch.memory import collate, empty
 from levada.batch.padding import collate_padded
 from levada.corpus.corpus import Corpus
 from levada.feed.feed import Feed
+from levada.job.context_groups import ContextGroups
 from levada.job.job import join, rank, world_size
 from levada.loader.items import item_seed
 from levada.loader.loader import DataLoader
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Balance",
+    "ContextGroups",
     "Corpus",
     "CorruptMessage",
     "DataLoader",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import operator
 import os
 import re
@@ -47,6 +48,11 @@ class Balance:
     - `wait`: when ranks wait for each other. "step": at its end, as with DDP; minimizes the work of the busiest rank.
       "micro": in each micro-batch, as with FSDP and with experts; minimizes the sum over micro-batches of the largest
       work of a rank in each. Without max_tokens a step is one micro-batch, and both are the same.
+    - `max_cp`: the most context-parallel ranks that share a sequence, a power of two that divides dp x cp. With more
+      than 1, each sequence is cut over as many ranks as it calls for, 1, 2, 4, ..., whatever the mesh's cp:
+      `max_tokens` are then those of one rank, and the fields that the layout cuts by zigzag(cp,1) are cut over the
+      `cp_size` ranks of each batch. Takes a cost by "flops". Samples must be padded to a multiple of 2 * max_cp: by
+      pad_to of a Corpus, or of what a collate_fn calls; without a collate_fn, those of an iterable are.
     - `max_delay`: a sample of a Corpus that would make a step long by itself waits up to this many steps for similar
       ones, so that each rank has one. Steps then have different samples than without it.
     - `length`: a function that returns the tokens of a sample of an iterable; None: the length of its `tokens` or
@@ -62,6 +68,7 @@ class Balance:
     counts: str | None = None
     order: str = "as-read"
     wait: str = "step"
+    max_cp: int = 1
     max_delay: int = 0
     length: Callable[[Any], int] | None = None
     too_long: str = "error"
@@ -84,9 +91,16 @@ class Balance:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
         if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:
             raise InvalidArgument(f"max_delay must be a number of steps, 0 or more, got {self.max_delay!r}")
+        if isinstance(self.max_cp, bool) or not isinstance(self.max_cp, int) or not 1 <= self.max_cp < 2**31:
+            raise InvalidArgument(f"max_cp must be a number of ranks, 1 or more, got {self.max_cp!r}")
         if self.too_long not in ("error", "cut"):
             raise InvalidArgument(f'too_long is {self.too_long!r}; it must be "error" or "cut"')
-        self.resolved(0)
+        self.resolved(1 if self.max_cp > 1 else 0)
+
+    @property
+    def multiple(self) -> int:
+        """The number of tokens of which each packed sample of an iterable has a multiple."""
+        return self.pad_to if self.max_cp == 1 else math.lcm(self.pad_to, 2 * self.max_cp)
 
     @property
     def weight(self) -> Callable[[Any], Any] | None:
@@ -100,7 +114,7 @@ class Balance:
         """Returns the options of the C++ core, which ranks compare. Raises InvalidArgument."""
         counts = self.counts or ("free" if max_tokens else "equal")
         cost = self.cost if isinstance(self.cost, str) and self.weight is None else "weights"
-        return BalancedBy(cost, counts, self.order, max_tokens, self.wait, self.max_delay, self._label(collate))
+        return BalancedBy(cost, counts, self.order, max_tokens, self.wait, self.max_delay, self.max_cp, self._label(collate))
 
     def _label(self, collate: Callable[[list[Any]], Any] | None) -> str:
         """Returns a text that identifies the options that the core does not know."""
@@ -142,7 +156,7 @@ class Samples:
         self._balance = balance
         self._limit = None
         if balance.too_long == "cut" and max_tokens is not None:
-            self._limit = max_tokens // balance.pad_to * balance.pad_to
+            self._limit = max_tokens * balance.max_cp // balance.multiple * balance.multiple
         self._length = balance.length or length_of
         self._weight = balance.weight
         self._collate = None if collate is collate_packed else collate
@@ -170,7 +184,7 @@ class Samples:
         if self._collate is not None:
             return self._collate(samples)
         try:
-            return collate_packed(samples, pad_to=self._balance.pad_to, length=self._length)
+            return collate_packed(samples, pad_to=self._balance.multiple, length=self._length)
         except InvalidArgument as error:
             raise RefusedSample(str(error)) from None
 
@@ -196,7 +210,7 @@ class Samples:
         return length
 
     def _size(self, sample: Any) -> Size:
-        length, pad = self._tokens(sample), self._balance.pad_to
+        length, pad = self._tokens(sample), self._balance.multiple
         tokens = -(-length // pad) * pad
         if self._weight is None:
             return tokens, tokens * tokens, 0, 0, tokens - length

@@ -74,12 +74,13 @@ def check_balance(
         raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
     if tail == "pad":
         raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
-    if max_tokens is not None and max_tokens < balance.pad_to:
-        raise InvalidArgument(f"max_tokens is {max_tokens}; with pad_to={balance.pad_to} no sample fits a micro-batch")
-    if max_tokens is not None and seq_length is not None and seq_length > max_tokens:
+    room = None if max_tokens is None else max_tokens * balance.max_cp
+    if room is not None and room < balance.multiple:
+        raise InvalidArgument(f"max_tokens is {max_tokens}; with samples padded to {balance.multiple} tokens none fits a micro-batch")
+    if room is not None and seq_length is not None and seq_length > room:
         raise InvalidArgument(
             f"the seq_length of the corpus is {seq_length} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "
-            "raise max_tokens, or lower seq_length, at which documents are cut"
+            "raise max_tokens or the balance's max_cp, or lower seq_length, at which documents are cut"
         )
     balance.resolved(max_tokens or 0, collate_fn)
     if not is_corpus and balance.max_delay > 0:

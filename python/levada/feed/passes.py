@@ -26,6 +26,7 @@ from levada.feed.rows import num_rows
 from levada.feed.states import MAX_SAMPLES, FeedState
 from levada.feed.torch_loaders import draw_as_reader
 from levada.job.job import close_at_exit
+from levada.job.meshes import with_cp_as_data
 from levada.pipeline.run import Run
 
 
@@ -335,7 +336,8 @@ class FeedPass:
         proves = feed.check == "digests" and joined.job.size > 1
         self._peers: PeerDigests | None = None
         if proves:
-            self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
+            mesh = with_cp_as_data(feed.mesh) if feed.balance is not None and feed.balance.max_cp > 1 else feed.mesh
+            self._peers = PeerDigests(joined.job, mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
         """Number of rows of the last taken batch, if the core counts whole batches."""
         self._sender = sender

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from levada._levada import Metric, Pass
+from levada.base.errors import InvalidArgument
 from levada.feed.passes import FeedArguments, FeedPass, JoinedFeed
 from levada.feed.results import gather
 
@@ -44,6 +45,27 @@ class PassView(FeedArguments):
         return 1 if core is None else core.num_micro
 
     @property
+    def cp_size(self) -> int:
+        """Number of context-parallel ranks that share the sequences of the last taken batch: with `max_cp` of a
+        Balance it differs from batch to batch."""
+        core = self._core
+        if not self._has_own_cp:
+            return self.mesh.axis_size("cp")
+        return 1 if core is None else core.cp_size
+
+    @property
+    def cp_rank(self) -> int:
+        """Index of this rank among those that share the sequences of the last taken batch."""
+        core = self._core
+        if not self._has_own_cp:
+            return self.mesh.coordinate(self._join().job.rank, "cp")
+        return 0 if core is None else core.cp_rank
+
+    @property
+    def _has_own_cp(self) -> bool:
+        return self.balance is not None and self.balance.max_cp > 1
+
+    @property
     def end(self) -> dict[str, Any] | None:
         """The end of the pass: cause, step (the number of complete steps), rank, message; None while it runs. The
         causes "exhausted", "steps", "stopped" (request_stop()) and "failed" are the same on every rank. "left": this
@@ -54,9 +76,10 @@ class PassView(FeedArguments):
     @property
     def stats(self) -> dict[str, Any]:
         """Counts of the pass: batches; samples of them, without padding, which for an iterable without balance are its
-        rows with divide="split" and batch_size=, and otherwise its items; bytes, copied_batches; bytes_sent and
-        bytes_read of a reader; seconds since it began; waited_seconds that next() waited; and taken_seconds, which are
-        those and the rest of the time that next() took to get the batches from the engine."""
+        rows with divide="split" and batch_size=, and otherwise its items, and with `max_cp` count at the first rank that
+        shares them; bytes, copied_batches; bytes_sent and bytes_read of a reader; seconds since it began;
+        waited_seconds that next() waited; and taken_seconds, which are those and the rest of the time that next() took
+        to get the batches from the engine."""
         core = self._core
         return {} if core is None else core.stats
 
@@ -102,6 +125,8 @@ class PassView(FeedArguments):
         same results; ranks without results, such as early pipeline stages, pass None. Collective; meant for predictions
         and metrics. With `balance` the order is that of the ranks.
 
-        Raises InvalidArgument for results of another length."""
+        Raises InvalidArgument for results of another length, and with `max_cp`, where ranks have parts of a sample."""
+        if self._has_own_cp:
+            raise InvalidArgument("gather() takes results of whole samples, and with max_cp a rank has parts of them; use a feed without max_cp to evaluate")
         joined = self._join()
         return gather(joined.job, self.mesh, results, self.valid_rows, self.timeout)

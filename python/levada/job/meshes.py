@@ -37,6 +37,13 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
     )
 
 
+def with_cp_as_data(mesh: Mesh) -> Mesh:
+    """Returns the mesh with cp among its data axes: the dp x cp ranks then have data coordinates of their own, by which
+    ranks that share a sequence are aligned."""
+    axes = dict(mesh.axes)
+    return Mesh(**axes, data_axes=[*mesh.data_axes, *(["cp"] if "cp" in axes else [])])
+
+
 def by_axis(placements: Any, mesh: Mesh) -> Any:
     """Converts a list of DTensor placements, one for each axis of a DeviceMesh, to a dict by axis; returns anything
     else unchanged. Raises InvalidArgument for a list of another length."""

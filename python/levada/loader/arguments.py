@@ -102,6 +102,8 @@ def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: 
     if balance is None and max_tokens is None:
         return None
     made = balance if isinstance(balance, Balance) else Balance() if balance is None else Balance(balance)
+    if made.max_cp > 1:
+        raise InvalidArgument("max_cp cuts packed rows, which a Corpus makes, or a levada.Feed of an iterable of samples")
     if lengths is None:
         raise InvalidArgument("balance and max_tokens need lengths=, the tokens of each item: an array, a column's name, or a function of the number")
     if made.weight is not None or made.too_long != "error":

@@ -44,18 +44,19 @@ void bind_balance(nb::module_& module) {
       .def(
           "__init__",
           [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
-             std::int64_t max_tokens, const std::string& wait, std::int64_t max_delay, std::string label) {
+             std::int64_t max_tokens, const std::string& wait, std::int64_t max_delay, int max_cp, std::string label) {
             new (self) Balance{.cost = SampleCost::parse(cost),
                                .sizes = parse_enum("counts", counts, count_names),
                                .max_tokens = max_tokens,
                                .order = parse_micro_order(order),
                                .wait = parse_wait(wait),
                                .max_delay = max_delay,
+                               .max_cp = max_cp,
                                .label = std::move(label)};
             check_balance(*self);
           },
           nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("wait") = "step",
-          nb::arg("max_delay") = 0, nb::arg("label") = "");
+          nb::arg("max_delay") = 0, nb::arg("max_cp") = 1, nb::arg("label") = "");
   nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
       .def("to_json", &report::BalanceReport::to_json);
   module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),

@@ -52,7 +52,7 @@ class Pass {
         where_(std::move(where)),
         rebuilder_(allowed_in_batches(allow_pickle), shown, others),
         by_(options.balance),
-        data_ranks_(mesh.data_size()) {
+        data_ranks_(mesh.data_size() * (by_ && by_->max_cp > 1 ? mesh.axis_size("cp") : 1)) {
     options.poll = [this, signals = SignalPoll()]() mutable {
       signals();
       if (leaving_) throw Leaving();
@@ -178,6 +178,8 @@ class Pass {
   std::int64_t micro() const { return micro_; }
   std::int64_t num_micro() const { return num_micro_; }
   std::int64_t samples() const { return samples_; }
+  int cp_size() const { return cp_size_; }
+  int cp_rank() const { return cp_rank_; }
   std::int64_t whole_steps() const { return step_ - (micro_ + 1 < num_micro_ ? 1 : 0); }
   /// Returns the number of complete steps, the cursor after them, and the index and digest of a loader's last item in
   /// them. They are one value, because other threads read them while this one takes batches.
@@ -317,6 +319,8 @@ class Pass {
     micro_ = batch->micro;
     num_micro_ = batch->num_micro;
     samples_ = batch->samples;
+    cp_size_ = batch->cp_size;
+    cp_rank_ = batch->cp_rank;
     if (micro_ + 1 == num_micro_) keep(std::move(batch->cursor));
     return batch;
   }
@@ -359,6 +363,7 @@ class Pass {
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
   std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1, samples_ = 0;
+  int cp_size_ = 1, cp_rank_ = 0;
   Bytes cursor_;                          ///< after the last taken batch; for sources other than loaders
   std::optional<IterableCursor> loader_;  ///< the same for a loader; with its state
   std::optional<FeedEnd> end_;
@@ -449,6 +454,8 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
       .def_prop_ro("samples", &Pass::samples, "Samples, or items of an iterable, of the batch taken last: no padding.")
+      .def_prop_ro("cp_size", &Pass::cp_size, "How many ranks share the batch taken last, by Balance::max_cp.")
+      .def_prop_ro("cp_rank", &Pass::cp_rank, "This rank's index among them.")
       .def_prop_ro("whole_steps", &Pass::whole_steps)
       .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
       .def("position", &Pass::position,

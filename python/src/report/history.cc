@@ -12,6 +12,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
+#include "levada/feed/context_parts.h"
 #include "levada/feed/feed.h"
 #include "levada/mesh/mesh.h"
 #include "levada/report/clock_shift.h"
@@ -112,7 +113,9 @@ void add(Files& files, std::size_t rank, int reader, RankHistory history) {
 void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vector<cli::RankMessage>& all) {
   const auto readers = Readers::parse(files.report.readers).of(mesh, info.host_of);
   for (std::size_t i = 0; i < all.size(); ++i) add(files, i, readers.at(i), unpack(all[i]));
-  for (const int first : mesh.group(0, mesh.data_axes())) {
+  const bool has_own_cp = files.report.balance && files.report.balance->by.max_cp > 1;
+  const Mesh as_fed = has_own_cp ? with_cp_as_data(mesh) : mesh;
+  for (const int first : as_fed.group(0, as_fed.data_axes())) {
     files.report.samples += files.report.ranks.at(static_cast<std::size_t>(first)).samples;
   }
   cli::write_history(files.names, files.report, std::move(files.history));

@@ -1,0 +1,525 @@
+#include "levada/plan/context_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/plan/part_tree.h"
+#include "levada/plan/work_bound.h"
+
+namespace levada {
+namespace {
+
+using Micros = std::vector<std::vector<ContextBlock>>;
+
+__extension__ using WideSum = __int128;  // sums of times
+
+constexpr std::int64_t does_not_fit = std::numeric_limits<std::int64_t>::max();
+
+/// The time of each sample on blocks of 1, 2, 4, ... ranks.
+class SampleTimes {
+ public:
+  SampleTimes(std::span<const std::int64_t> tokens, const ContextBalance& balance)
+      : num_sizes_(static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(balance.max_cp)))) {
+    times_.reserve(tokens.size() * num_sizes_);
+    least_.reserve(tokens.size());
+    for (const std::int64_t each : tokens) {
+      std::size_t least = num_sizes_;
+      for (std::size_t exponent = 0; exponent < num_sizes_; ++exponent) {
+        const int size = 1 << exponent;
+        const bool fits = padded_for(each, size) <= balance.max_tokens * size;
+        times_.push_back(fits ? sequence_time(each, size, balance.cost) : does_not_fit);
+        if (fits) least = std::min(least, exponent);
+      }
+      least_.push_back(least);
+    }
+  }
+
+  std::size_t num_sizes() const { return num_sizes_; }
+  /// Returns the time on a block of 2^exponent ranks, or does_not_fit.
+  std::int64_t at(std::size_t sample, std::size_t exponent) const { return times_[sample * num_sizes_ + exponent]; }
+
+  /// Returns the exponent of the smallest block on which a sample takes at most `limit`, or of that on which it takes
+  /// least.
+  std::size_t smallest_within(std::size_t sample, std::int64_t limit) const {
+    std::size_t fastest = least_[sample];
+    for (std::size_t exponent = fastest; exponent < num_sizes_; ++exponent) {
+      if (at(sample, exponent) <= limit) return exponent;
+      if (at(sample, exponent) < at(sample, fastest)) fastest = exponent;
+    }
+    return fastest;
+  }
+
+  /// Returns the rank time of the samples, each on the smallest block on which it takes at most `limit`.
+  WideSum total(std::span<const std::size_t> samples, std::int64_t limit) const {
+    WideSum work = 0;
+    for (const std::size_t sample : samples) {
+      const auto exponent = smallest_within(sample, limit);
+      work += WideSum{at(sample, exponent)} << exponent;
+    }
+    return work;
+  }
+
+ private:
+  std::size_t num_sizes_;
+  std::vector<std::int64_t> times_;  ///< by sample, then size
+  std::vector<std::size_t> least_;   ///< exponents of the smallest blocks that have room
+};
+
+/// Returns the mean computing time of a rank, or that of the longest sample on max_cp ranks if it is longer: no plan is
+/// faster, even with communication and micro-batches that take no time.
+std::int64_t computing_bound(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
+  WideSum sum = 0, most = 0;
+  for (const std::int64_t each : tokens) {
+    const WideSum time = sequence_time(each, 1, balance.cost);
+    sum += time;
+    most = std::max(most, time);
+  }
+  constexpr WideSum too_long = WideSum{1} << 56;  // the planner multiplies it by small numbers
+  if (sum >= too_long)
+    throw InvalidArgument("the work of the step does not fit in 56 bits; make samples or costs smaller");
+  return static_cast<std::int64_t>(std::max(sum / ranks, most / balance.max_cp));
+}
+
+/// A block that is being filled.
+struct OpenBlock {
+  std::size_t exponent = 0;
+  std::int64_t time = 0, tokens = 0;
+  std::vector<std::size_t> samples = {};
+
+  int size() const { return 1 << exponent; }
+};
+
+/// Fills one micro-batch: blocks that take at most `limit`, if that is possible.
+class MicroFiller {
+ public:
+  MicroFiller(std::span<const std::int64_t> tokens, const SampleTimes& times, int ranks, std::int64_t max_tokens,
+              std::int64_t limit)
+      : tokens_(tokens), times_(times), ranks_(ranks), max_tokens_(max_tokens), limit_(limit) {}
+
+  /// Takes samples from `left`, ascending, and leaves at least `kept`. Returns nothing if a rank would have none.
+  std::optional<std::vector<OpenBlock>> fill(std::vector<std::size_t>& left, std::size_t kept) {
+    if (left.size() <= kept) return {};
+    may_take_ = left.size() - kept;
+    std::vector<std::size_t> rest, narrow;
+    place_wide(left, narrow, rest);
+    place_narrow(narrow, rest);
+    if (!widen()) return {};
+    std::ranges::sort(rest);
+    left = std::move(rest);
+    std::ranges::stable_sort(blocks_, std::greater(), &OpenBlock::exponent);
+    return std::move(blocks_);
+  }
+
+ private:
+  bool has_room(const OpenBlock& block, std::size_t sample) const {
+    const auto time = times_.at(sample, block.exponent);
+    return time != does_not_fit && block.time + time <= limit_ &&
+           block.tokens + padded_for(tokens_[sample], block.size()) <= max_tokens_ * block.size();
+  }
+
+  void put(OpenBlock& block, std::size_t sample) {
+    block.time += times_.at(sample, block.exponent);
+    block.tokens += padded_for(tokens_[sample], block.size());
+    block.samples.push_back(sample);
+    --may_take_;
+  }
+
+  /// Places the samples that need several ranks, the widest first, each into the fullest block that has room.
+  void place_wide(std::span<const std::size_t> left, std::vector<std::size_t>& narrow, std::vector<std::size_t>& rest) {
+    std::vector<std::pair<std::size_t, std::size_t>> wide;  // exponent, sample
+    for (const std::size_t sample : left) {
+      if (const auto exponent = times_.smallest_within(sample, limit_); exponent > 0) {
+        wide.emplace_back(exponent, sample);
+      } else {
+        narrow.push_back(sample);
+      }
+    }
+    std::ranges::stable_sort(wide, std::greater(), [&](const auto& each) {
+      return std::pair(each.first, times_.at(each.second, each.first));
+    });
+    for (const auto& [exponent, sample] : wide) {
+      OpenBlock* block = may_take_ > 0 ? wide_block(sample, exponent) : nullptr;
+      if (block) {
+        put(*block, sample);
+      } else {
+        rest.push_back(sample);
+      }
+    }
+  }
+
+  /// Returns a block of 2^exponent ranks or more for the sample, a new one if none has room, or null.
+  OpenBlock* wide_block(std::size_t sample, std::size_t exponent) {
+    for (auto at = exponent; at < times_.num_sizes(); ++at) {
+      OpenBlock* fullest = nullptr;
+      for (OpenBlock& block : blocks_) {
+        if (block.exponent == at && has_room(block, sample) && (!fullest || block.time > fullest->time)) {
+          fullest = &block;
+        }
+      }
+      if (fullest) return fullest;
+      if (at == exponent && used_ + (1 << at) <= ranks_) {
+        used_ += 1 << at;
+        return &blocks_.emplace_back(OpenBlock{.exponent = at});
+      }
+    }
+    return nullptr;
+  }
+
+  /// Places the others, the longest first, each on the rank that has least to do, or where wide blocks have room.
+  void place_narrow(std::span<const std::size_t> narrow, std::vector<std::size_t>& rest) {
+    std::vector<OpenBlock> single(static_cast<std::size_t>(ranks_ - used_));
+    PartTree idlest(std::max<std::size_t>(1, single.size()));
+    for (std::size_t i = 0; i < single.size(); ++i) idlest.set(i, 0, 0);
+    const auto block_for = [&](std::size_t sample) -> OpenBlock* {
+      if (may_take_ == 0) return nullptr;
+      if (!single.empty()) {
+        OpenBlock& block = single[idlest.find(max_tokens_ - tokens_[sample])];
+        if (has_room(block, sample)) return &block;
+      }
+      const auto found = std::ranges::find_if(blocks_, [&](const auto& wide) { return has_room(wide, sample); });
+      return found == blocks_.end() ? nullptr : &*found;
+    };
+    for (const std::size_t sample : narrow) {
+      OpenBlock* block = block_for(sample);
+      if (!block) {
+        rest.push_back(sample);
+        continue;
+      }
+      put(*block, sample);
+      if (block->exponent == 0) idlest.set(static_cast<std::size_t>(block - single.data()), block->time, block->tokens);
+    }
+    for (OpenBlock& block : single) {
+      if (block.samples.empty()) continue;
+      ++used_;
+      blocks_.push_back(std::move(block));
+    }
+  }
+
+  /// Doubles the costliest blocks until no rank is idle.
+  bool widen() {
+    while (used_ < ranks_) {
+      OpenBlock* costliest = nullptr;
+      for (OpenBlock& block : blocks_) {
+        const bool may_double = block.exponent + 1 < times_.num_sizes() && used_ + block.size() <= ranks_;
+        if (may_double && (!costliest || block.time > costliest->time)) costliest = &block;
+      }
+      if (!costliest) return false;
+      used_ += costliest->size();
+      ++costliest->exponent;
+      costliest->time = costliest->tokens = 0;
+      for (const std::size_t sample : costliest->samples) {
+        costliest->time += times_.at(sample, costliest->exponent);
+        costliest->tokens += padded_for(tokens_[sample], costliest->size());
+      }
+    }
+    return true;
+  }
+
+  std::span<const std::int64_t> tokens_;
+  const SampleTimes& times_;
+  int ranks_;
+  std::int64_t max_tokens_, limit_;
+  std::size_t may_take_ = 0;
+  int used_ = 0;  ///< ranks of all blocks
+  std::vector<OpenBlock> blocks_;
+};
+
+/// Sorts micro-batches by their first samples.
+void sort_as_read(Micros& micros) {
+  std::ranges::sort(micros, {}, [](const auto& blocks) {
+    return std::ranges::min(blocks, {}, [](const auto& block) { return block.samples.front(); }).samples.front();
+  });
+}
+
+/// Plans with blocks of different sizes. Numbers the samples anew, the longest first.
+class ContextPlanner {
+ public:
+  ContextPlanner(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance)
+      : tokens_(tokens), ranks_(ranks), balance_(balance), numbers_(tokens.size()) {
+    std::iota(numbers_.begin(), numbers_.end(), std::size_t{0});
+    std::ranges::stable_sort(numbers_, std::greater(), [&](std::size_t sample) { return tokens[sample]; });
+    for (const std::size_t sample : numbers_) sorted_.push_back(tokens[sample]);
+    times_.emplace(sorted_, balance);
+    bound_ = computing_bound(tokens, ranks, balance);
+    num_micro_needed_ = count_micros();
+    for (std::size_t sample = 0; sample < tokens.size(); ++sample) {
+      longest_time_ = std::max(longest_time_, times_->at(sample, times_->smallest_within(sample, 0)));
+    }
+  }
+
+  /// Returns the best plan found with num_micro micro-batches.
+  std::optional<ContextPlan> divide(std::int64_t num_micro) const {
+    // A first micro-batch that takes longer than the others holds the long sequences, which matters if they are few.
+    constexpr std::int64_t halves[] = {2, 3, 4, 6}, few = 8;
+    std::optional<ContextPlan> best;
+    for (const std::int64_t first :
+         std::span(halves).first(num_micro == 1 || num_micro > few ? 1 : std::size(halves))) {
+      const auto least = 2 * bound_ / (2 * num_micro - 2 + first);
+      const auto try_excess = [&](std::int64_t excess) {
+        auto plan = divide_within(num_micro, (least + excess) * first / 2, least + excess);
+        const bool is_divided = plan.has_value();
+        if (is_divided && (!best || time_of(*plan) < time_of(*best))) best = std::move(plan);
+        return is_divided;
+      };
+      auto excess = 1 + least / 512;
+      const auto most = 4 * bound_ + longest_time_;
+      while (!try_excess(excess) && excess < most) excess *= 2;
+      if (excess >= most) break;  // tokens, not time, are in the way
+      for (auto step = excess / 4; step > least / 128; step /= 2) excess += try_excess(excess - step) ? -step : 0;
+      if (best && is_good(*best)) break;
+    }
+    return best;
+  }
+
+  std::int64_t time_of(const ContextPlan& plan) const { return step_time(plan, tokens_, balance_); }
+  /// Whether at most half a percent is left to gain.
+  bool is_good(const ContextPlan& plan) const {
+    const auto bound = bound_of(num_micro_needed_);
+    return time_of(plan) - bound <= bound / 200;
+  }
+  /// Returns the number of micro-batches that samples take if time is no matter.
+  std::int64_t num_micro_needed() const { return num_micro_needed_; }
+  /// Returns a lower bound for the time of num_micro micro-batches.
+  std::int64_t bound_of(std::int64_t num_micro) const { return bound_ + num_micro * balance_.cost.start; }
+
+ private:
+  std::int64_t count_micros() const {
+    std::vector<std::size_t> left(sorted_.size());
+    std::iota(left.begin(), left.end(), std::size_t{0});
+    for (std::int64_t count = 1;; ++count) {
+      MicroFiller filler(sorted_, *times_, ranks_, balance_.max_tokens, does_not_fit - 1);
+      if (!filler.fill(left, 0) || left.empty()) return count;
+    }
+  }
+
+  std::optional<ContextPlan> divide_within(std::int64_t num_micro, std::int64_t first_limit, std::int64_t limit) const {
+    const auto fewest = static_cast<std::size_t>(ranks_ / balance_.max_cp);  // samples of a micro-batch
+    ContextPlan plan{.ranks = ranks_};
+    std::vector<std::size_t> left(sorted_.size());
+    std::iota(left.begin(), left.end(), std::size_t{0});
+    for (std::int64_t micro = 0; micro < num_micro; ++micro) {
+      if (times_->total(left, limit) >
+          WideSum{ranks_} * (limit * (num_micro - micro) + (micro == 0 ? first_limit - limit : 0)))
+        return {};
+      MicroFiller filler(sorted_, *times_, ranks_, balance_.max_tokens, micro == 0 ? first_limit : limit);
+      auto blocks = filler.fill(left, static_cast<std::size_t>(num_micro - micro - 1) * fewest);
+      if (!blocks) return {};
+      plan.micros.push_back(closed(*std::move(blocks)));
+    }
+    if (!left.empty()) return {};
+    sort_as_read(plan.micros);
+    return plan;
+  }
+
+  std::vector<ContextBlock> closed(std::vector<OpenBlock> open) const {
+    std::vector<ContextBlock> blocks;
+    int first = 0;
+    for (OpenBlock& block : open) {
+      for (std::size_t& sample : block.samples) sample = numbers_[sample];
+      std::ranges::sort(block.samples);
+      blocks.push_back({.first = first, .size = block.size(), .samples = std::move(block.samples)});
+      first += block.size();
+    }
+    return blocks;
+  }
+
+  std::span<const std::int64_t> tokens_;
+  int ranks_;
+  const ContextBalance& balance_;
+  std::vector<std::size_t> numbers_;  ///< indexes in tokens_, the longest first
+  std::vector<std::int64_t> sorted_;  ///< their tokens
+  std::optional<SampleTimes> times_;  ///< in this order, too
+  std::int64_t bound_ = 0, num_micro_needed_ = 1;
+  std::int64_t longest_time_ = 0;  ///< longest of the samples, each on the block on which it takes least
+};
+
+void check_samples(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
+  if (static_cast<std::int64_t>(tokens.size()) < ranks / balance.max_cp) {
+    throw InvalidArgument(
+        fmt::format("a step of {} sample(s) cannot be divided over {} ranks in blocks of at most {}: each block needs "
+                    "one; make the step larger, or raise max_cp",
+                    tokens.size(), ranks, balance.max_cp));
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0) throw InvalidArgument(fmt::format("sample {} of the step has {} tokens", i, tokens[i]));
+    const auto room = balance.max_tokens * balance.max_cp;
+    if (padded_for(tokens[i], balance.max_cp) <= room) continue;
+    throw InvalidArgument(
+        fmt::format("sample {} of the step has {} tokens, but {} ranks of at most {} tokens each hold {}; raise "
+                    "max_tokens or max_cp, or cut the sample",
+                    i, tokens[i], balance.max_cp, balance.max_tokens, room));
+  }
+}
+
+/// Returns the plan with blocks of one size, or nothing if the samples do not fit.
+std::optional<ContextPlan> static_plan(std::span<const std::int64_t> tokens, int ranks, int size,
+                                       const ContextBalance& balance) {
+  const auto fits = [&](std::int64_t each) { return padded_for(each, size) <= balance.max_tokens * size; };
+  if (static_cast<std::int64_t>(tokens.size()) < ranks / size || !std::ranges::all_of(tokens, fits)) return {};
+  try {
+    return plan_static_context(tokens, ranks, size, balance);
+  } catch (const InvalidArgument&) {
+    return {};  // there is no number of micro-batches in which each block has a sample and room
+  }
+}
+
+}  // namespace
+
+const ContextBlock& ContextPlan::at(int rank, int micro) const {
+  const auto& blocks = micros[static_cast<std::size_t>(micro)];
+  return *std::prev(std::ranges::upper_bound(blocks, rank, {}, &ContextBlock::first));
+}
+
+void check_context(int ranks, const ContextBalance& balance) {
+  if (ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", ranks));
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 31, most_cost = std::int64_t{1} << 32;
+  if (balance.max_tokens < 1 || balance.max_tokens > most_tokens) {
+    throw InvalidArgument(fmt::format("max_tokens must be from 1 to 2^31, got {}", balance.max_tokens));
+  }
+  const auto& cost = balance.cost;
+  for (const auto each :
+       {cost.linear, cost.quadratic, cost.exchange_in_host, cost.exchange_between, cost.hop, cost.start}) {
+    if (each < 0 || each > most_cost) throw InvalidArgument(fmt::format("costs must be from 0 to 2^32, got {}", each));
+  }
+  constexpr int most_cp = 1 << 16;
+  const bool is_power =
+      balance.max_cp > 0 && balance.max_cp <= most_cp && std::has_single_bit(static_cast<unsigned>(balance.max_cp));
+  if (!is_power || ranks % balance.max_cp != 0) {
+    throw InvalidArgument(
+        fmt::format("max_cp must be a power of two that divides the {} dp x cp ranks, so at most {}, got {}", ranks,
+                    ranks & -ranks, balance.max_cp));
+  }
+}
+
+ContextPlan plan_static_context(std::span<const std::int64_t> tokens, int ranks, int size,
+                                const ContextBalance& balance) {
+  std::vector<SampleSize> sizes;
+  for (const std::int64_t each : tokens) {
+    sizes.push_back({.tokens = padded_for(each, size), .weights = {sequence_time(each, size, balance.cost), 0}});
+  }
+  const auto steps = plan_step(
+      sizes, ranks / size,
+      {.cost = {.kind = SampleCost::Kind::weights}, .max_tokens = balance.max_tokens * size, .wait = balance.wait});
+  ContextPlan plan{.ranks = ranks, .micros = Micros(static_cast<std::size_t>(steps.num_micro))};
+  for (int micro = 0; micro < steps.num_micro; ++micro) {
+    for (int row = 0; row < steps.ranks; ++row) {
+      plan.micros[static_cast<std::size_t>(micro)].push_back(
+          {.first = row * size, .size = size, .samples = steps.at(row, micro)});
+    }
+  }
+  return plan;
+}
+
+ContextPlan plan_context(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
+  check_context(ranks, balance);
+  check_samples(tokens, ranks, balance);
+  const ContextPlanner planner(tokens, ranks, balance);
+  std::optional<ContextPlan> best;
+  const auto consider = [&](std::optional<ContextPlan> plan) {
+    if (plan && (!best || planner.time_of(*plan) < planner.time_of(*best))) best = std::move(plan);
+  };
+  const auto most = static_cast<std::int64_t>(tokens.size()) / (ranks / balance.max_cp);
+  for (auto num_micro = planner.num_micro_needed(); num_micro <= most;
+       num_micro += std::max<std::int64_t>(1, num_micro / 64)) {
+    if (best && planner.bound_of(num_micro) >= planner.time_of(*best)) break;
+    const bool is_found = best.has_value();
+    consider(planner.divide(num_micro));
+    if (is_found) break;  // one micro-batch more than the fewest may take less time
+  }
+  for (int size = 1; size <= balance.max_cp && !(best && planner.is_good(*best)); size *= 2) {
+    consider(static_plan(tokens, ranks, size, balance));
+  }
+  if (!best) {
+    throw InvalidArgument(fmt::format(
+        "the {} samples of the step do not fit on {} ranks in micro-batches of at most {} tokens a rank; raise "
+        "max_tokens or max_cp",
+        tokens.size(), ranks, balance.max_tokens));
+  }
+  return *std::move(best);
+}
+
+ContextPlan plan_context(std::span<const SampleSize> samples, int ranks, const Balance& balance) {
+  check_balance(balance);
+  std::vector<std::int64_t> tokens;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    tokens.push_back(samples[i].tokens);
+    std::int64_t square = 0;
+    const bool overflows = __builtin_mul_overflow(samples[i].tokens, samples[i].tokens, &square);
+    if (overflows || square == samples[i].squares) continue;
+    throw InvalidArgument(
+        fmt::format("sample {} of the step is a row of several documents, which cannot have different numbers of "
+                    "context-parallel ranks: pack documents (packing=\"documents\", --pack documents)",
+                    i));
+  }
+  return plan_context(tokens, ranks, context_balance_of(balance));
+}
+
+std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> tokens, const ContextBalance& balance) {
+  std::vector<std::int64_t> done(static_cast<std::size_t>(plan.ranks)), lengths;
+  for (const auto& blocks : plan.micros) {
+    for (const ContextBlock& block : blocks) {
+      lengths.clear();
+      for (const std::size_t sample : block.samples) lengths.push_back(tokens[sample]);
+      const auto ranks =
+          std::span(done).subspan(static_cast<std::size_t>(block.first), static_cast<std::size_t>(block.size));
+      std::ranges::fill(ranks, std::ranges::max(ranks) + micro_time(lengths, block.size, balance.cost));
+    }
+    if (balance.wait == Wait::micro) std::ranges::fill(done, std::ranges::max(done));
+  }
+  return std::ranges::max(done);
+}
+
+int smallest_block(std::span<const std::int64_t> tokens, const ContextBalance& balance) {
+  int size = 1;
+  const auto longest = tokens.empty() ? 0 : std::ranges::max(tokens);
+  while (size < balance.max_cp && padded_for(longest, size) > balance.max_tokens * size) size *= 2;
+  return size;
+}
+
+ContextBalance context_balance_of(const Balance& balance) {
+  return {.cost = context_cost_of(balance.cost),
+          .max_tokens = balance.max_tokens,
+          .max_cp = balance.max_cp,
+          .wait = balance.wait};
+}
+
+std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, int size, const ContextBalance& balance) {
+  const auto blocks = static_cast<std::size_t>(ranks / size);
+  std::int64_t busiest = 0;
+  std::vector<std::int64_t> slowest;  // by micro-batch
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const auto begin = tokens.size() * block / blocks, end = tokens.size() * (block + 1) / blocks;
+    std::int64_t time = 0;
+    std::size_t micro = 0;
+    for (auto first = begin; first < end; ++micro) {
+      std::int64_t filled = 0;
+      auto last = first;
+      while (last < end && (last == first || filled + padded_for(tokens[last], size) <= balance.max_tokens * size)) {
+        filled += padded_for(tokens[last++], size);
+      }
+      const auto each = micro_time(tokens.subspan(first, last - first), size, balance.cost);
+      if (micro == slowest.size()) slowest.push_back(0);
+      slowest[micro] = std::max(slowest[micro], each);
+      time += each;
+      first = last;
+    }
+    busiest = std::max(busiest, time);
+  }
+  return balance.wait == Wait::step ? busiest : std::accumulate(slowest.begin(), slowest.end(), std::int64_t{0});
+}
+
+std::int64_t context_bound(std::span<const std::int64_t> tokens, int ranks, int num_micro,
+                           const ContextBalance& balance) {
+  return computing_bound(tokens, ranks, balance) + num_micro * balance.cost.start;
+}
+
+}  // namespace levada
