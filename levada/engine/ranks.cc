@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <string>
 #include <vector>
 
 #include "levada/base/bytes.h"
@@ -12,6 +14,50 @@
 #include "levada/engine/engine.h"
 
 namespace levada {
+namespace {
+
+struct NumberedName {
+  std::string rest;  ///< the name without the number
+  std::size_t place = std::string::npos;
+  std::uint64_t number = 0;
+};
+
+/// Splits off the last number, unless it is too large or has a leading zero: "step 07" is not another "step 7".
+NumberedName split_number(std::string_view name) {
+  constexpr std::string_view digits = "0123456789";
+  constexpr std::size_t max_digits = 18;
+  NumberedName split{.rest = std::string(name)};
+  const std::size_t last = name.find_last_of(digits);
+  if (last == name.npos) return split;
+  const std::size_t before = name.find_last_not_of(digits, last);
+  const std::size_t first = before == name.npos ? 0 : before + 1, size = last + 1 - first;
+  if (size > max_digits || (size > 1 && name[first] == '0')) return split;
+  std::from_chars(name.data() + first, name.data() + last + 1, split.number);
+  split.rest.erase(first, size);
+  split.place = first;
+  return split;
+}
+
+std::vector<int> sorted(std::span<const int> ranks) {
+  std::vector<int> copy(ranks.begin(), ranks.end());
+  std::sort(copy.begin(), copy.end());
+  return copy;
+}
+
+/// Writes a description of channels or subgroups of one kind.
+ByteWriter kind_of(std::uint64_t group, int from, std::span<const int> ranks, std::string_view name,
+                   std::uint64_t tag) {
+  ByteWriter kind;
+  kind.put(group);
+  kind.put(from);
+  kind.put(static_cast<std::uint32_t>(ranks.size()));
+  for (const int rank : ranks) kind.put(rank);
+  kind.put_sized(name);
+  kind.put(tag);
+  return kind;
+}
+
+}  // namespace
 
 int rank_in(std::span<const int> ranks, int rank) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
@@ -20,13 +66,12 @@ int rank_in(std::span<const int> ranks, int rank) {
 
 void check_ranks(std::span<const int> ranks, int size, std::string_view what) {
   if (ranks.empty()) throw InvalidArgument(fmt::format("{} needs at least one rank", what));
-  std::vector<int> sorted(ranks.begin(), ranks.end());
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted.front() < 0 || sorted.back() >= size) {
+  const std::vector<int> ascending = sorted(ranks);
+  if (ascending.front() < 0 || ascending.back() >= size) {
     throw InvalidArgument(
         fmt::format("{} of ranks {}: this engine has ranks 0 to {}", what, fmt::join(ranks, ", "), size - 1));
   }
-  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
+  if (const auto twice = std::ranges::adjacent_find(ascending); twice != ascending.end()) {
     throw InvalidArgument(
         fmt::format("{} of ranks {}: rank {} stands there twice", what, fmt::join(ranks, ", "), *twice));
   }
@@ -75,10 +120,12 @@ void refuse_channel(int rank) {
       "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", rank));
 }
 
+std::uint64_t channel_kind(int from, std::span<const int> to, std::uint64_t tag) {
+  return hash64(kind_of(0, from, sorted(to), "", tag).view());
+}
+
 std::uint64_t KeyDeriver::channel(int from, std::span<const int> to, std::uint64_t tag) {
-  std::vector<int> receivers(to.begin(), to.end());
-  std::sort(receivers.begin(), receivers.end());
-  return next(from, receivers, "", tag);
+  return next(from, sorted(to), "", tag);
 }
 
 std::uint64_t KeyDeriver::subgroup(std::span<const int> ranks, std::string_view name) {
@@ -86,16 +133,28 @@ std::uint64_t KeyDeriver::subgroup(std::span<const int> ranks, std::string_view 
 }
 
 std::uint64_t KeyDeriver::next(int from, std::span<const int> ranks, std::string_view name, std::uint64_t tag) {
-  ByteWriter identity;
-  identity.put(group_);
-  identity.put(from);
-  identity.put(static_cast<std::uint32_t>(ranks.size()));
-  for (const int rank : ranks) identity.put(rank);
-  identity.put_sized(name);
-  identity.put(tag);
+  const NumberedName split = split_number(name);
+  ByteWriter kinds = kind_of(group_, from, ranks, split.rest, tag);
+  kinds.put(static_cast<std::uint64_t>(split.place));
+  ByteWriter identity = kind_of(group_, from, ranks, name, tag);
   const std::lock_guard lock(mutex_);
-  identity.put(num_made_[hash64(identity.view())]++);
+  identity.put(static_cast<int>(count(hash64(kinds.view()), split.number)));
   return hash64(identity.view());
+}
+
+std::uint64_t KeyDeriver::count(std::uint64_t kinds, std::uint64_t number) {
+  Made& made = made_[kinds];
+  const Interval one{number, number + 1};
+  if (made.numbers.contains(one)) return ++made.num_more[number];
+  made.numbers.add(one);
+  return 0;
+}
+
+std::size_t KeyDeriver::num_kept() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t kept = 0;
+  for (const auto& [kinds, made] : made_) kept += made.numbers.all().size() + made.num_more.size();
+  return kept;
 }
 
 }  // namespace levada

@@ -1,11 +1,14 @@
 // Keys that the members of a group derive without communicating, and argument checks that all engines share.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <span>
 #include <string_view>
 #include <unordered_map>
+
+#include "levada/engine/intervals.h"
 
 namespace levada {
 
@@ -33,8 +36,16 @@ void check_message(const Lease& lease);
 /// Throws InvalidArgument for a channel that another engine opened.
 [[noreturn]] void refuse_channel(int rank);
 
+/// Returns a number for channels from `from` to these receivers, in any order, with this tag: the same on all members,
+/// and different from that of other channels.
+std::uint64_t channel_kind(int from, std::span<const int> to, std::uint64_t tag);
+
 /// Derives the keys of a group's channels and subgroups. The n-th channel or subgroup of a kind gets the same key on
 /// all members. Thread-safe.
+///
+/// Keys are never reused, because members may still send messages with old ones, so counts are kept as long as the
+/// group. A long job makes subgroups with numbered names, such as "reduce-scatter 17": consecutive numbers are kept as
+/// one interval, so they take no more memory than one name.
 class KeyDeriver {
  public:
   explicit KeyDeriver(std::uint64_t group) : group_(group) {}
@@ -44,12 +55,23 @@ class KeyDeriver {
   /// Returns the key of the next subgroup of these ranks with this name.
   std::uint64_t subgroup(std::span<const int> ranks, std::string_view name);
 
+  /// Returns the number of intervals and counts that are kept.
+  std::size_t num_kept() const;
+
  private:
+  /// The counts of kinds that differ only in the last number of their names.
+  struct Made {
+    IntervalSet numbers;
+    std::unordered_map<std::uint64_t, std::uint64_t> num_more;  ///< by number, how many beyond the first
+  };
+
+  /// Counts one more of the number's kind, and returns how many there were before. Requires mutex_.
+  std::uint64_t count(std::uint64_t kinds, std::uint64_t number);
   std::uint64_t next(int from, std::span<const int> ranks, std::string_view name, std::uint64_t tag);
 
   std::uint64_t group_;
-  std::mutex mutex_;
-  std::unordered_map<std::uint64_t, int> num_made_;  ///< by a hash of sender, receivers, name and tag
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Made> made_;  ///< by a hash of sender, receivers, tag and name without its number
 };
 
 }  // namespace levada

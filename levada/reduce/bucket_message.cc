@@ -58,13 +58,22 @@ std::string difference(const CollectiveSpec& one, std::string_view rank, const C
                        std::string_view other_rank) {
   constexpr std::string_view remedy =
       "enqueue the same inputs between two flushes on all ranks, zeros for one that a rank lacks";
+  const auto place = [](const CollectiveSpec& spec, std::size_t i) {
+    if (i < spec.numbers.size()) return fmt::format("input {} after {} flushes", spec.numbers[i], spec.flush);
+    const bool flushes = spec.is_last || spec.collective == Collective::flush;
+    return fmt::format("{} after {} flushes", flushes ? "its next flush" : "the end of its bucket", spec.flush);
+  };
+  const auto with_places = [&](std::string_view what, std::size_t i) {
+    const std::string here = place(one, i), there = place(other, i);
+    if (here == there) return fmt::format("{} (at {})", what, here);
+    return fmt::format("{}; {} is at {}, {} at {}; {}", what, rank, here, other_rank, there, remedy);
+  };
   if (one.collective != other.collective) {
-    const bool is_early = one.collective == Collective::flush || other.collective == Collective::flush;
-    return fmt::format("{} calls {}, {} {}{}{}", rank, to_string(one.collective), other_rank,
-                       to_string(other.collective), is_early ? "; " : "", is_early ? remedy : "");
+    return with_places(
+        fmt::format("{} calls {}, {} {}", rank, to_string(one.collective), other_rank, to_string(other.collective)), 0);
   }
   if (one.op != other.op) {
-    return fmt::format("{} calls {}, {} {}", rank, to_string(one.op), other_rank, to_string(other.op));
+    return with_places(fmt::format("{} calls {}, {} {}", rank, to_string(one.op), other_rank, to_string(other.op)), 0);
   }
   const auto describe = [](const CollectiveSpec& spec, std::size_t i) {
     return i < spec.pieces.size() ? fmt::format("{} {}", spec.dtype.name(), spec.pieces[i].to_string())
@@ -72,17 +81,13 @@ std::string difference(const CollectiveSpec& one, std::string_view rank, const C
   };
   for (std::size_t i = 0; i < std::max(one.pieces.size(), other.pieces.size()); ++i) {
     const auto here = describe(one, i), there = describe(other, i);
-    if (here != there) return fmt::format("input {} is {} on {}, {} on {}", i, here, rank, there, other_rank);
+    if (here == there) continue;
+    return with_places(fmt::format("input {} is {} on {}, {} on {}", i, here, rank, there, other_rank), i);
   }
   if (one.flush != other.flush || one.numbers != other.numbers) {
     const auto differing = std::ranges::mismatch(one.numbers, other.numbers).in1 - one.numbers.begin();
-    const auto place = [&](const CollectiveSpec& spec) {
-      const std::string after = fmt::format("after {} flushes", spec.flush);
-      if (spec.numbers.empty()) return "its next flush " + after;
-      return fmt::format("input {} {}",
-                         spec.numbers[one.flush == other.flush ? static_cast<std::size_t>(differing) : 0], after);
-    };
-    return fmt::format("{} is at {}, {} at {}; {}", rank, place(one), other_rank, place(other), remedy);
+    const std::size_t i = one.flush == other.flush ? static_cast<std::size_t>(differing) : 0;
+    return fmt::format("{} is at {}, {} at {}; {}", rank, place(one, i), other_rank, place(other, i), remedy);
   }
   if (one.is_last == other.is_last) return {};
   return fmt::format("{} flushes after these inputs, {} has more before; {}", one.is_last ? rank : other_rank,

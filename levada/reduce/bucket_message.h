@@ -40,7 +40,8 @@ struct CollectiveSpec {
   bool operator==(const CollectiveSpec&) const = default;
 };
 
-/// Returns the first difference, or an empty string: "input 3 is float32 [4, 5] on rank 0, float32 [4, 6] on rank 2".
+/// Returns the first difference, with the positions of both ranks, or an empty string: "input 3 is float32 [4, 5] on
+/// rank 0, float32 [4, 6] on rank 2 (at input 8 after 12 flushes)". The first number counts the inputs of the bucket.
 /// `rank` and `other_rank` name the ranks: "rank 2".
 std::string difference(const CollectiveSpec& one, std::string_view rank, const CollectiveSpec& other,
                        std::string_view other_rank);

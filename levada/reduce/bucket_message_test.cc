@@ -72,10 +72,13 @@ TEST(CollectiveSpec, NamesTheFirstDifference) {
   const CollectiveSpec one = spec_of({{4}, {5}});
   CollectiveSpec average = one;
   average.op = ReduceOp::average;
-  EXPECT_EQ(difference(one, "rank 0", average, "rank 2"), "rank 0 calls sum, rank 2 average");
+  EXPECT_EQ(difference(one, "rank 0", average, "rank 2"),
+            "rank 0 calls sum, rank 2 average (at input 0 after 3 flushes)");
   EXPECT_EQ(difference(one, "rank 0", spec_of({{4}, {6}}), "rank 2"),
-            "input 1 is float32 [5] on rank 0, float32 [6] on rank 2");
-  EXPECT_EQ(difference(one, "rank 0", spec_of({{4}}), "rank 2"), "input 1 is float32 [5] on rank 0, missing on rank 2");
+            "input 1 is float32 [5] on rank 0, float32 [6] on rank 2 (at input 2 after 3 flushes)");
+  EXPECT_THAT(difference(one, "rank 0", spec_of({{4}}), "rank 2"),
+              HasSubstr("input 1 is float32 [5] on rank 0, missing on rank 2; rank 0 is at input 2 after 3 flushes, "
+                        "rank 2 at the end of its bucket after 3 flushes; enqueue the same"));
   EXPECT_EQ(difference(one, "rank 0", one, "rank 2"), "");
   CollectiveSpec later = one, other = one;
   later.flush = 4;
@@ -83,8 +86,10 @@ TEST(CollectiveSpec, NamesTheFirstDifference) {
   last.is_last = true;
   EXPECT_THAT(difference(one, "rank 0", last, "rank 2"),
               HasSubstr("rank 2 flushes after these inputs, rank 0 has more before; enqueue the same inputs"));
-  EXPECT_THAT(difference(one, "rank 0", flush, "rank 2"),
-              HasSubstr("rank 0 calls reduce-scatter, rank 2 flush; enqueue the same inputs between two flushes"));
+  EXPECT_THAT(
+      difference(one, "rank 0", flush, "rank 2"),
+      HasSubstr("rank 0 calls reduce-scatter, rank 2 flush; rank 0 is at input 0 after 3 flushes, rank 2 at its "
+                "next flush after 0 flushes; enqueue the same inputs between two flushes"));
   other.numbers = {0, 5};
   EXPECT_THAT(difference(one, "rank 0", later, "rank 2"),
               HasSubstr("rank 0 is at input 0 after 3 flushes, rank 2 at input 0 after 4 flushes; enqueue the same"));

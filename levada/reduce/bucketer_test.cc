@@ -258,7 +258,7 @@ TEST(Bucketer, SaysWhichRankGaveAnotherShape) {
     const auto other = bucketer.reduce_scatter(engine, input(*engine, 1, elements), ReduceOp::sum);
     const auto sentence =
         "InvalidArgument: ranks disagree about reduce-scatter 1: input 1 is float32 [5] on rank 0, "
-        "float32 [6] on rank 2";
+        "float32 [6] on rank 2 (at input 1 after 0 flushes)";
     EXPECT_EQ(fault_of([&] { bucketer.flush(); }), sentence);
     EXPECT_EQ(fault_of([&] { static_cast<void>(same.wait()); }), sentence);
     const auto later = bucketer.reduce_scatter(engine, input(*engine, 2, 4), ReduceOp::sum);

@@ -251,6 +251,32 @@ TEST(ARankThatLacksAnInput, LeavesLaterStepsAsTheyAreWhenCallbacksEnqueue) {
   }
 }
 
+TEST(ARankThatLacksAnInput, LeavesLaterStepsAsTheyAreWhenItsCallbacksEnqueueMoreThanThoseOfOtherRanks) {
+  // Rank 1 lacks the first input, so sums that look alike are of different inputs, and their callbacks make up for it:
+  // both ranks flush at the same place, with callbacks left only on rank 1.
+  inproc::run_ranks(2, [](const Handle& engine) {
+    Bucketer bucketer({.in_flight = 5, .timeout = timeout});
+    const auto gather = [&] { bucketer.all_gather(engine, Tensor::zeros(dtypes::float32, {3})); };
+    const std::function<void(DType, int)> reduce = [&](DType dtype, int more) {
+      bucketer.all_reduce(engine, Tensor::zeros(dtype, {3}), ReduceOp::sum, [&reduce, dtype, more](const Tensor&) {
+        if (more > 0) reduce(dtype, more - 1);
+      });
+    };
+    if (engine->info().rank == 0) reduce(dtypes::int32, 0);
+    reduce(dtypes::int32, 2);
+    gather();
+    reduce(dtypes::int32, 0);
+    reduce(dtypes::int32, 1);
+    reduce(dtypes::float32, 0);
+    reduce(dtypes::int64, 0);
+    EXPECT_THAT(fault_of([&] { bucketer.flush(); }), HasSubstr("InvalidArgument: ranks disagree about"));
+    for (int step = 1; step < 3; ++step) {
+      reduce(dtypes::int32, 1);
+      EXPECT_EQ(fault_of([&] { bucketer.flush(); }), "no fault") << "step " << step;
+    }
+  });
+}
+
 TEST(RanksOfAGroupThatDisagree, AreNamedByTheirNumbersInTheJob) {
   inproc::run_ranks(3, [](const Handle& engine) {
     const int rank = engine->info().rank;

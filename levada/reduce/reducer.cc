@@ -153,8 +153,12 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
   Results results;
   std::exception_ptr error = broken_;
   if (!error && task.spec.flush < agreed_from_) error = disagreement_;
+  const auto [flush, is_last] = std::pair(task.spec.flush, task.spec.is_last);
   try {
     if (!error) results = results_of(std::move(task.spec), std::move(task.messages));
+    // Ranks that have disagreed since the last flush have run different callbacks, so some enqueue more within this
+    // flush than others do. None of that is reduced.
+    if (!error && is_last && disagreed_in_ == flush) agreed_from_ = flush + 1;
   } catch (const InvalidArgument&) {
     error = disagreement_ = std::current_exception();
   } catch (const Stopped&) {
@@ -330,7 +334,10 @@ void Reducer::check_agreement(const BucketLayout& layout, Peers& peers) {
                             : fmt::format("rank {} of the group (rank {} of the job)", r, job_rank));
     specs.push_back(CollectiveSpec::decode(reader));
   }
-  for (const CollectiveSpec& spec : specs) agreed_from_ = std::max(agreed_from_, spec.flush + (spec.is_last ? 1 : 0));
+  for (const CollectiveSpec& spec : specs) {
+    agreed_from_ = std::max(agreed_from_, spec.flush + (spec.is_last ? 1 : 0));
+    disagreed_in_ = std::max(disagreed_in_.value_or(0), spec.flush);
+  }
   for (std::size_t r = 1; r < specs.size(); ++r) {
     const std::string what = difference(specs[0], ranks[0], specs[r], ranks[r]);
     if (what.empty()) continue;

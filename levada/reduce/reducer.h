@@ -118,7 +118,8 @@ class Reducer {
   /// Receives available messages. Returns whether there were any. Throws as throw_left() does if the rank has left.
   bool receive(const Incoming& from);
   /// If layouts differ, all ranks exchange their specs and throw InvalidArgument. A rank's later collectives throw as
-  /// well until the furthest flush that any rank has reached, so that all ranks continue together after it.
+  /// well until the furthest flush that any rank has reached, and those that follow the next flush's last bucket throw
+  /// until that flush ends. So all ranks continue together after it.
   void check_agreement(const BucketLayout& layout, Peers& peers);
   /// Throws CorruptMessage if inputs are missing.
   static void check_inputs(const BucketLayout& layout, const PeerMessages& peer);
@@ -191,8 +192,9 @@ class Reducer {
   std::deque<Task> tasks_;
   bool busy_ = false;
   std::exception_ptr broken_;
-  std::exception_ptr disagreement_;  ///< the latest disagreement
-  std::uint64_t agreed_from_ = 0;    ///< collectives before this flush throw disagreement_
+  std::exception_ptr disagreement_;            ///< the latest disagreement
+  std::uint64_t agreed_from_ = 0;              ///< collectives before this flush throw disagreement_
+  std::optional<std::uint64_t> disagreed_in_;  ///< the furthest flush of a disagreement; the same on all ranks
   std::thread thread_;
 };
 

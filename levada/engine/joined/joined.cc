@@ -224,7 +224,7 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
       members.push_back(place);
     }
     // Groups of different ranks may have the same ranks on this host, and be made in any order.
-    auto near = near_->subgroup(members, fmt::format("{:016x}", key));
+    auto near = near_->subgroup(members, fmt::format("{:016x} {}", hash64(std::as_bytes(ranks)), name));
     auto far = far_->subgroup(ranks, name);
     shared_->relay->set_failed(false);
     return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),
@@ -249,8 +249,8 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
   return call([&] {
     check();
     const Route route = route_of(info_.host_of, info_.rank, from, to, shared_->options.degree);
-    // Channels of different ranks may have the same legs, and be opened in any order.
-    const std::uint64_t tag = keys_.channel(from, to, options.tag);
+    // Channels of different ranks may have the same legs, and be opened in any order. The engines count the others.
+    const std::uint64_t tag = channel_kind(from, to, options.tag);
     const auto options_of = [&](const Leg& leg, Landing landing) {
       const bool must_be_closed = leg.from != from || leg.from == info_.rank || options.must_be_closed;
       return ChannelOptions{.landing = std::move(landing), .tag = tag, .must_be_closed = must_be_closed};
