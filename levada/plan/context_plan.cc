@@ -6,73 +6,18 @@
 #include <bit>
 #include <functional>
 #include <iterator>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/plan/part_tree.h"
+#include "levada/plan/context_blocks.h"
 #include "levada/plan/work_bound.h"
 
 namespace levada {
 namespace {
 
 using Micros = std::vector<std::vector<ContextBlock>>;
-
-__extension__ using WideSum = __int128;  // sums of times
-
-constexpr std::int64_t does_not_fit = std::numeric_limits<std::int64_t>::max();
-
-/// The time of each sample on blocks of 1, 2, 4, ... ranks.
-class SampleTimes {
- public:
-  SampleTimes(std::span<const std::int64_t> tokens, const ContextBalance& balance)
-      : num_sizes_(static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(balance.max_cp)))) {
-    times_.reserve(tokens.size() * num_sizes_);
-    least_.reserve(tokens.size());
-    for (const std::int64_t each : tokens) {
-      std::size_t least = num_sizes_;
-      for (std::size_t exponent = 0; exponent < num_sizes_; ++exponent) {
-        const int size = 1 << exponent;
-        const bool fits = padded_for(each, size) <= balance.max_tokens * size;
-        times_.push_back(fits ? sequence_time(each, size, balance.cost) : does_not_fit);
-        if (fits) least = std::min(least, exponent);
-      }
-      least_.push_back(least);
-    }
-  }
-
-  std::size_t num_sizes() const { return num_sizes_; }
-  /// Returns the time on a block of 2^exponent ranks, or does_not_fit.
-  std::int64_t at(std::size_t sample, std::size_t exponent) const { return times_[sample * num_sizes_ + exponent]; }
-
-  /// Returns the exponent of the smallest block on which a sample takes at most `limit`, or of that on which it takes
-  /// least.
-  std::size_t smallest_within(std::size_t sample, std::int64_t limit) const {
-    std::size_t fastest = least_[sample];
-    for (std::size_t exponent = fastest; exponent < num_sizes_; ++exponent) {
-      if (at(sample, exponent) <= limit) return exponent;
-      if (at(sample, exponent) < at(sample, fastest)) fastest = exponent;
-    }
-    return fastest;
-  }
-
-  /// Returns the rank time of the samples, each on the smallest block on which it takes at most `limit`.
-  WideSum total(std::span<const std::size_t> samples, std::int64_t limit) const {
-    WideSum work = 0;
-    for (const std::size_t sample : samples) {
-      const auto exponent = smallest_within(sample, limit);
-      work += WideSum{at(sample, exponent)} << exponent;
-    }
-    return work;
-  }
-
- private:
-  std::size_t num_sizes_;
-  std::vector<std::int64_t> times_;  ///< by sample, then size
-  std::vector<std::size_t> least_;   ///< exponents of the smallest blocks that have room
-};
 
 /// Returns the mean computing time of a rank, or that of the longest sample on max_cp ranks if it is longer: no plan is
 /// faster, even with communication and micro-batches that take no time.
@@ -88,150 +33,6 @@ std::int64_t computing_bound(std::span<const std::int64_t> tokens, int ranks, co
     throw InvalidArgument("the work of the step does not fit in 56 bits; make samples or costs smaller");
   return static_cast<std::int64_t>(std::max(sum / ranks, most / balance.max_cp));
 }
-
-/// A block that is being filled.
-struct OpenBlock {
-  std::size_t exponent = 0;
-  std::int64_t time = 0, tokens = 0;
-  std::vector<std::size_t> samples = {};
-
-  int size() const { return 1 << exponent; }
-};
-
-/// Fills one micro-batch: blocks that take at most `limit`, if that is possible.
-class MicroFiller {
- public:
-  MicroFiller(std::span<const std::int64_t> tokens, const SampleTimes& times, int ranks, std::int64_t max_tokens,
-              std::int64_t limit)
-      : tokens_(tokens), times_(times), ranks_(ranks), max_tokens_(max_tokens), limit_(limit) {}
-
-  /// Takes samples from `left`, ascending, and leaves at least `kept`. Returns nothing if a rank would have none.
-  std::optional<std::vector<OpenBlock>> fill(std::vector<std::size_t>& left, std::size_t kept) {
-    if (left.size() <= kept) return {};
-    may_take_ = left.size() - kept;
-    std::vector<std::size_t> rest, narrow;
-    place_wide(left, narrow, rest);
-    place_narrow(narrow, rest);
-    if (!widen()) return {};
-    std::ranges::sort(rest);
-    left = std::move(rest);
-    std::ranges::stable_sort(blocks_, std::greater(), &OpenBlock::exponent);
-    return std::move(blocks_);
-  }
-
- private:
-  bool has_room(const OpenBlock& block, std::size_t sample) const {
-    const auto time = times_.at(sample, block.exponent);
-    return time != does_not_fit && block.time + time <= limit_ &&
-           block.tokens + padded_for(tokens_[sample], block.size()) <= max_tokens_ * block.size();
-  }
-
-  void put(OpenBlock& block, std::size_t sample) {
-    block.time += times_.at(sample, block.exponent);
-    block.tokens += padded_for(tokens_[sample], block.size());
-    block.samples.push_back(sample);
-    --may_take_;
-  }
-
-  /// Places the samples that need several ranks, the widest first, each into the fullest block that has room.
-  void place_wide(std::span<const std::size_t> left, std::vector<std::size_t>& narrow, std::vector<std::size_t>& rest) {
-    std::vector<std::pair<std::size_t, std::size_t>> wide;  // exponent, sample
-    for (const std::size_t sample : left) {
-      if (const auto exponent = times_.smallest_within(sample, limit_); exponent > 0) {
-        wide.emplace_back(exponent, sample);
-      } else {
-        narrow.push_back(sample);
-      }
-    }
-    std::ranges::stable_sort(wide, std::greater(), [&](const auto& each) {
-      return std::pair(each.first, times_.at(each.second, each.first));
-    });
-    for (const auto& [exponent, sample] : wide) {
-      OpenBlock* block = may_take_ > 0 ? wide_block(sample, exponent) : nullptr;
-      if (block) {
-        put(*block, sample);
-      } else {
-        rest.push_back(sample);
-      }
-    }
-  }
-
-  /// Returns a block of 2^exponent ranks or more for the sample, a new one if none has room, or null.
-  OpenBlock* wide_block(std::size_t sample, std::size_t exponent) {
-    for (auto at = exponent; at < times_.num_sizes(); ++at) {
-      OpenBlock* fullest = nullptr;
-      for (OpenBlock& block : blocks_) {
-        if (block.exponent == at && has_room(block, sample) && (!fullest || block.time > fullest->time)) {
-          fullest = &block;
-        }
-      }
-      if (fullest) return fullest;
-      if (at == exponent && used_ + (1 << at) <= ranks_) {
-        used_ += 1 << at;
-        return &blocks_.emplace_back(OpenBlock{.exponent = at});
-      }
-    }
-    return nullptr;
-  }
-
-  /// Places the others, the longest first, each on the rank that has least to do, or where wide blocks have room.
-  void place_narrow(std::span<const std::size_t> narrow, std::vector<std::size_t>& rest) {
-    std::vector<OpenBlock> single(static_cast<std::size_t>(ranks_ - used_));
-    PartTree idlest(std::max<std::size_t>(1, single.size()));
-    for (std::size_t i = 0; i < single.size(); ++i) idlest.set(i, 0, 0);
-    const auto block_for = [&](std::size_t sample) -> OpenBlock* {
-      if (may_take_ == 0) return nullptr;
-      if (!single.empty()) {
-        OpenBlock& block = single[idlest.find(max_tokens_ - tokens_[sample])];
-        if (has_room(block, sample)) return &block;
-      }
-      const auto found = std::ranges::find_if(blocks_, [&](const auto& wide) { return has_room(wide, sample); });
-      return found == blocks_.end() ? nullptr : &*found;
-    };
-    for (const std::size_t sample : narrow) {
-      OpenBlock* block = block_for(sample);
-      if (!block) {
-        rest.push_back(sample);
-        continue;
-      }
-      put(*block, sample);
-      if (block->exponent == 0) idlest.set(static_cast<std::size_t>(block - single.data()), block->time, block->tokens);
-    }
-    for (OpenBlock& block : single) {
-      if (block.samples.empty()) continue;
-      ++used_;
-      blocks_.push_back(std::move(block));
-    }
-  }
-
-  /// Doubles the costliest blocks until no rank is idle.
-  bool widen() {
-    while (used_ < ranks_) {
-      OpenBlock* costliest = nullptr;
-      for (OpenBlock& block : blocks_) {
-        const bool may_double = block.exponent + 1 < times_.num_sizes() && used_ + block.size() <= ranks_;
-        if (may_double && (!costliest || block.time > costliest->time)) costliest = &block;
-      }
-      if (!costliest) return false;
-      used_ += costliest->size();
-      ++costliest->exponent;
-      costliest->time = costliest->tokens = 0;
-      for (const std::size_t sample : costliest->samples) {
-        costliest->time += times_.at(sample, costliest->exponent);
-        costliest->tokens += padded_for(tokens_[sample], costliest->size());
-      }
-    }
-    return true;
-  }
-
-  std::span<const std::int64_t> tokens_;
-  const SampleTimes& times_;
-  int ranks_;
-  std::int64_t max_tokens_, limit_;
-  std::size_t may_take_ = 0;
-  int used_ = 0;  ///< ranks of all blocks
-  std::vector<OpenBlock> blocks_;
-};
 
 /// Sorts micro-batches by their first samples.
 void sort_as_read(Micros& micros) {
@@ -292,12 +93,13 @@ class ContextPlanner {
   std::int64_t bound_of(std::int64_t num_micro) const { return bound_ + num_micro * balance_.cost.start; }
 
  private:
+  StepSamples step() const { return {sorted_, *times_, ranks_, balance_.max_tokens}; }
+
   std::int64_t count_micros() const {
     std::vector<std::size_t> left(sorted_.size());
     std::iota(left.begin(), left.end(), std::size_t{0});
     for (std::int64_t count = 1;; ++count) {
-      MicroFiller filler(sorted_, *times_, ranks_, balance_.max_tokens, does_not_fit - 1);
-      if (!filler.fill(left, 0) || left.empty()) return count;
+      if (!fill_micro(step(), does_not_fit - 1, left, 0) || left.empty()) return count;
     }
   }
 
@@ -310,8 +112,8 @@ class ContextPlanner {
       if (times_->total(left, limit) >
           WideSum{ranks_} * (limit * (num_micro - micro) + (micro == 0 ? first_limit - limit : 0)))
         return {};
-      MicroFiller filler(sorted_, *times_, ranks_, balance_.max_tokens, micro == 0 ? first_limit : limit);
-      auto blocks = filler.fill(left, static_cast<std::size_t>(num_micro - micro - 1) * fewest);
+      auto blocks = fill_micro(step(), micro == 0 ? first_limit : limit, left,
+                               static_cast<std::size_t>(num_micro - micro - 1) * fewest);
       if (!blocks) return {};
       plan.micros.push_back(closed(*std::move(blocks)));
     }
