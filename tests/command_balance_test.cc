@@ -172,7 +172,10 @@ TEST(CommandBalance, RefusesWhatCannotBe) {
            "power of two");
     expect(subcommand, {"--mesh", "dp=4", "--balance", "flops", "--max-tokens", "64", "--max-cp", "4"}, 2,
            "--max-cp, or lower");
-    expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "512", "--max-cp", "4"}, 2,
+    expect(subcommand, {"--mesh", "dp=4", "--balance", "flops", "--max-tokens", "512", "--max-cp", "4"}, 2,
+           "choose a multiple of 8 (pad_to=, --pad-to)");
+    expect(subcommand,
+           {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "512", "--max-cp", "4", "--pad-to", "8"}, 2,
            "max_cp must be a power of two that divides the 2 dp x cp ranks");
     expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "1024", "--counts", "equal", "--wait", "micro"}, 2,
            "counts must be free");

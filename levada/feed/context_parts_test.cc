@@ -19,9 +19,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t longest = 2000;
+constexpr std::int64_t longest_document = 2000;
 
-/// Documents of different lengths: position j of document g is longest * g + j.
+/// Documents of different lengths: position j of document g is longest_document * g + j.
 class Documents : public Source {
  public:
   Documents(std::vector<std::int64_t> lengths, std::int64_t multiple)
@@ -46,7 +46,7 @@ class Documents : public Source {
     std::ranges::copy(ends, bounds.mutable_as<std::int64_t>().begin());
     auto at = tokens.mutable_as<std::int64_t>().begin();
     for (const auto g : samples) {
-      for (std::int64_t j = 0; j < length_of(g); ++j) *at++ = longest * g + j;
+      for (std::int64_t j = 0; j < length_of(g); ++j) *at++ = longest_document * g + j;
     }
     return Tree::dict({{"tokens", Tree(tokens)}, {"cu_seqlens", Tree(bounds)}, {"name", Tree("row")}});
   }
@@ -66,7 +66,7 @@ class Documents : public Source {
 };
 
 /// Mostly short documents and some long ones, in multiples of 16.
-std::vector<std::int64_t> draw_lengths(std::size_t count, unsigned seed) {
+std::vector<std::int64_t> document_lengths(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::int64_t> lengths(count);
   for (auto& length : lengths) {
@@ -76,38 +76,38 @@ std::vector<std::int64_t> draw_lengths(std::size_t count, unsigned seed) {
   return lengths;
 }
 
-const Layout text{.name = "text",
-                  .rules = {{"tokens", {Shard{"dp", 0}, Zigzag{"cp", 1}, Replicate{"tp"}}}},
-                  .otherwise = {},
-                  .stages = {}};
+const Layout text_layout{.name = "text",
+                         .rules = {{"tokens", {Shard{"dp", 0}, Zigzag{"cp", 1}, Replicate{"tp"}}}},
+                         .otherwise = {},
+                         .stages = {}};
 
-FeedOptions options_of(std::int64_t max_tokens, int max_cp) {
+FeedOptions block_options(std::int64_t max_tokens, int max_cp) {
   return {.batch = 8,
           .balance = Balance{
               .cost = SampleCost::parse("flops"), .max_tokens = max_tokens, .wait = Wait::micro, .max_cp = max_cp}};
 }
 
 /// A micro-batch as one rank received it.
-struct Part {
+struct BlockPart {
   std::vector<std::int64_t> tokens, ends;
   int size = 1, index = 0;
-  bool operator==(const Part&) const = default;
+  bool operator==(const BlockPart&) const = default;
 };
 
 /// By step and micro-batch, then by dp x cp rank.
-using Parts = std::map<std::pair<std::int64_t, std::int64_t>, std::map<int, Part>>;
+using PartsByRank = std::map<std::pair<std::int64_t, std::int64_t>, std::map<int, BlockPart>>;
 
-Parts run(const Mesh& mesh, const FeedOptions& options, const std::vector<std::int64_t>& lengths) {
-  Parts parts;
+PartsByRank run_blocks(const Mesh& mesh, const FeedOptions& options, const std::vector<std::int64_t>& lengths) {
+  PartsByRank parts;
   std::mutex mutex;
   inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
-    Feed feed(engine, mesh, text, std::make_shared<Documents>(lengths, 16), options);
+    Feed feed(engine, mesh, text_layout, std::make_shared<Documents>(lengths, 16), options);
     const int rank = engine->info().rank;
     const int slot = mesh.data_coordinate(rank) * mesh.axis_size("cp") + mesh.coordinate(rank, "cp");
     while (auto batch = feed.next()) {
       const auto tokens = batch->tensor("tokens").as<std::int64_t>();
       const auto ends = batch->tensor("cu_seqlens").as<std::int64_t>();
-      const Part part{{tokens.begin(), tokens.end()}, {ends.begin(), ends.end()}, batch->cp_size, batch->cp_rank};
+      const BlockPart part{{tokens.begin(), tokens.end()}, {ends.begin(), ends.end()}, batch->cp_size, batch->cp_rank};
       EXPECT_LE(std::ssize(part.tokens), options.balance->max_tokens);
       EXPECT_EQ(batch->samples, std::ssize(part.ends) - 1);
       const std::lock_guard lock(mutex);
@@ -119,11 +119,11 @@ Parts run(const Mesh& mesh, const FeedOptions& options, const std::vector<std::i
 }
 
 /// Puts the parts of a block together, segment by segment.
-std::vector<std::int64_t> whole_row(const std::map<int, Part>& parts, int first) {
-  const Part& lead = parts.at(first);
+std::vector<std::int64_t> whole_row(const std::map<int, BlockPart>& parts, int first) {
+  const BlockPart& lead = parts.at(first);
   std::vector<std::int64_t> row(static_cast<std::size_t>(lead.ends.back()), -1);
   for (int index = 0; index < lead.size; ++index) {
-    const Part& part = parts.at(first + index);
+    const BlockPart& part = parts.at(first + index);
     EXPECT_EQ(part.size, lead.size);
     EXPECT_EQ(part.index, index);
     EXPECT_EQ(part.ends, lead.ends);
@@ -149,14 +149,14 @@ TEST_P(ContextFeeds, GiveEachPositionOfAStepToOneRankInZigzagOrder) {
   const auto [mesh_text, max_cp] = GetParam();
   const Mesh mesh = Mesh::parse(mesh_text);
   const int slots = mesh.data_size() * mesh.axis_size("cp");
-  const auto lengths = draw_lengths(100, 3);
+  const auto lengths = document_lengths(100, 3);
   const std::int64_t step_samples = 8 * mesh.data_size();
-  std::optional<Parts> first;
+  std::optional<PartsByRank> first;
   std::set<int> sizes;
   for (const char* readers : {"one", "all"}) {
-    auto options = options_of(1280 / max_cp * 2, max_cp);
+    auto options = block_options(1280 / max_cp * 2, max_cp);
     options.readers = Readers::parse(readers);
-    const auto parts = run(mesh, options, lengths);
+    const auto parts = run_blocks(mesh, options, lengths);
     for (const auto& [place, by_slot] : parts) ASSERT_EQ(std::ssize(by_slot), slots);
     for (std::int64_t step = 0; step < std::ssize(lengths) / step_samples; ++step) {
       std::multiset<std::int64_t> samples;
@@ -168,11 +168,11 @@ TEST_P(ContextFeeds, GiveEachPositionOfAStepToOneRankInZigzagOrder) {
           const auto row = whole_row(by_slot, slot);
           const auto& ends = by_slot.at(slot).ends;
           for (std::size_t segment = 0; segment + 1 < ends.size(); ++segment) {
-            const auto sample = row[static_cast<std::size_t>(ends[segment])] / longest;
+            const auto sample = row[static_cast<std::size_t>(ends[segment])] / longest_document;
             samples.insert(sample);
             ASSERT_EQ(ends[segment + 1] - ends[segment], lengths[static_cast<std::size_t>(sample)]);
             for (auto at = ends[segment]; at < ends[segment + 1]; ++at) {
-              ASSERT_EQ(row[static_cast<std::size_t>(at)], longest * sample + at - ends[segment]);
+              ASSERT_EQ(row[static_cast<std::size_t>(at)], longest_document * sample + at - ends[segment]);
             }
           }
         }
@@ -196,39 +196,55 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ContextFeeds,
                                            std::tuple{"dp=2,cp=2,tp=2", 4}, std::tuple{"pp=2,dp=2,cp=2", 4},
                                            std::tuple{"dp=8", 8}, std::tuple{"dp_replicate=2,dp_shard=2,cp=2", 8}));
 
-std::string refusal_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options, std::int64_t multiple = 16) {
-  std::string text;
+std::string feed_refusal_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options,
+                            std::int64_t multiple = 16) {
+  std::string refusal;
   std::mutex mutex;
   inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
     std::string mine = "no InvalidArgument";
     try {
-      Feed feed(engine, mesh, layout, std::make_shared<Documents>(draw_lengths(64, 5), multiple), options);
+      Feed feed(engine, mesh, layout, std::make_shared<Documents>(document_lengths(64, 5), multiple), options);
       while (feed.next()) continue;
     } catch (const InvalidArgument& error) {
       mine = error.what();
     }
     const std::lock_guard lock(mutex);
-    EXPECT_TRUE(text.empty() || text == mine) << "all ranks see the same";
-    text = mine;
+    EXPECT_TRUE(refusal.empty() || refusal == mine) << "all ranks see the same";
+    refusal = mine;
   });
-  return text;
+  return refusal;
 }
 
 TEST(ContextFeedErrors, NameTheOptionOnAllRanks) {
   const auto mesh = Mesh::parse("dp=2,cp=2");
-  EXPECT_THAT(refusal_of(mesh, text, options_of(640, 8)),
+  EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(640, 8)),
               HasSubstr("a power of two that divides the 4 dp x cp ranks, so at most 4, got 8"));
-  EXPECT_THAT(refusal_of(mesh, text, options_of(640, 3)), HasSubstr("max_cp must be a power of two, got 3"));
-  EXPECT_THAT(refusal_of(mesh, text, options_of(0, 4)), HasSubstr("max_cp=4 lets each sequence have its own number"));
-  EXPECT_THAT(refusal_of(mesh, text, options_of(640, 4), 4), HasSubstr("choose a multiple of 8 (pad_to=, --pad-to)"));
-  auto options = options_of(640, 4);
+  EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(640, 3)),
+              HasSubstr("max_cp must be a power of two, got 3"));
+  EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(0, 4)),
+              HasSubstr("max_cp=4 lets each sequence have its own number"));
+  EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(640, 4), 4),
+              HasSubstr("choose a multiple of 8 (pad_to=, --pad-to)"));
+  auto options = block_options(640, 4);
   options.readers = Readers::parse("dp");
-  EXPECT_THAT(refusal_of(mesh, text, options), HasSubstr("readers must be one, host or all, got dp"));
+  EXPECT_THAT(feed_refusal_of(mesh, text_layout, options), HasSubstr("readers must be one, host or all, got dp"));
   const Layout whole{.name = "whole", .rules = {{"tokens", {Shard{"dp", 0}}}}, .otherwise = {}, .stages = {}};
-  EXPECT_THAT(refusal_of(mesh, whole, options_of(640, 4)), HasSubstr("layout whole has none; give zigzag(cp,1)"));
+  EXPECT_THAT(feed_refusal_of(mesh, whole, block_options(640, 4)),
+              HasSubstr("layout whole has none; give zigzag(cp,1)"));
   const Layout shard{.name = "shard", .rules = {{"tokens", {Shard{"cp", 1}}}}, .otherwise = {}, .stages = {}};
-  EXPECT_THAT(refusal_of(mesh, shard, options_of(640, 4)), HasSubstr("the layout has shard(cp,1); use zigzag(cp,dim)"));
-  EXPECT_THAT(refusal_of(mesh, text, options_of(64, 4)),
+  EXPECT_THAT(feed_refusal_of(mesh, shard, block_options(640, 4)),
+              HasSubstr("the layout has shard(cp,1); use zigzag(cp,dim)"));
+  const Layout twice{
+      .name = "twice", .rules = {{"tokens", {Shard{"tp", 1}, Zigzag{"cp", 1}}}}, .otherwise = {}, .stages = {}};
+  EXPECT_THAT(feed_refusal_of(Mesh::parse("cp=2,tp=2"), twice, block_options(640, 2)),
+              HasSubstr("max_cp cuts dim 1 by zigzag(cp,1), so that shard(tp,1) cannot cut it, too"));
+  options = block_options(640, 2);
+  options.batch = 31;
+  options.first_sample = 1;
+  options.tail = Tail::short_;
+  EXPECT_THAT(feed_refusal_of(mesh, text_layout, options),
+              HasSubstr("would have 1 of the 63 samples, and each of the 2 blocks of 2 ranks needs one"));
+  EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(64, 4)),
               HasSubstr("tokens, but 4 ranks of at most 64 tokens each hold 256"));
 }
 
