@@ -618,7 +618,7 @@ def corpus_position(cursor: bytes) -> tuple[int, int]:
 class BalancedBy:
     """How the samples of a step are divided over ranks."""
 
-    def __init__(self, cost: str, counts: str, order: str, max_tokens: int, wait: str = 'step', max_delay: int = 0, label: str = '') -> None: ...
+    def __init__(self, cost: str, counts: str, order: str, max_tokens: int, wait: str = 'step', max_delay: int = 0, max_cp: int = 1, label: str = '') -> None: ...
 
 class BalanceReport:
     """What the planned steps of a pass come to."""
@@ -672,6 +672,14 @@ class Pass:
     @property
     def samples(self) -> int:
         """Samples, or items of an iterable, of the batch taken last: no padding."""
+
+    @property
+    def cp_size(self) -> int:
+        """How many ranks share the batch taken last, by Balance::max_cp."""
+
+    @property
+    def cp_rank(self) -> int:
+        """This rank's index among them."""
 
     @property
     def whole_steps(self) -> int: ...

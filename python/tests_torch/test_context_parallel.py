@@ -17,7 +17,7 @@ VOCABULARY, WIDTH, MAX_CP = 31, 8, {max_cp}
 def document(number):
     random = np.random.default_rng(number)
     tokens = random.integers(0, VOCABULARY, random.integers(40, 110) if number % 5 == 0 else random.integers(3, 30))
-    return {{"tokens": tokens[:-1], "labels": tokens[1:]}}
+    return {{"tokens": torch.from_numpy(tokens[:-1]), "labels": torch.from_numpy(tokens[1:])}}
 
 zigzag = [levada.Shard("dp", 0), levada.Zigzag("cp", 1)]
 layout = levada.Layout({{"tokens": zigzag, "labels": zigzag, "position_ids": zigzag}})
