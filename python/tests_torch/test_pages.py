@@ -418,6 +418,25 @@ tokenizer = AutoTokenizer.from_pretrained("my-model")
 run_block()
 tell(names=[name for batch in feed for name in batch["name"]], steps=feed.step)
 
+taken = []
+def model(batch, cp_group):
+    assert (cp_group is None) == (feed.cp_size == 1) and batch["tokens"].shape[1] <= 8192
+    return weight * batch["tokens"]
+def take_step(model):
+    torch.distributed.all_reduce(weight.grad)
+    taken.append(weight.grad.item())
+    weight.grad = None
+run_block()
+expected, sums = [], torch.zeros(())
+feed = levada.Feed(corpus, mesh=levada.Mesh(dp=4), batch_size=16, balance="flops", max_tokens=32768)
+for batch in feed:
+    sums += (batch["tokens"] * batch["loss_mask"]).sum()
+    if feed.micro + 1 == feed.num_micro:
+        torch.distributed.all_reduce(sums)
+        expected.append(sums.item())
+        sums.zero_()
+assert len(taken) == len(expected) > 0 and all(abs(a - b) < 1e-4 * b for a, b in zip(taken, expected)), (taken, expected)
+
 def samples_of(count, size):
     for i in range(count):
         tokens = torch.full((size + i % 100,), i)
