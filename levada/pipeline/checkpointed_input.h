@@ -86,6 +86,14 @@ class HoldingIterator : public StageIterator {
   std::optional<Item> pull_tracked() {
     return pulled([this] { return source_.next(); });
   }
+  /// Returns whether the buffer may hold items, or does once it is refilled.
+  bool has_begun() const { return begun_ || restored_; }
+  /// Skips items of the input, for a stage that yields one item per input and has not begun.
+  std::int64_t skip_tracked(std::int64_t items) {
+    const auto passed = source_.skip(items);
+    num_inputs_ += passed;
+    return passed;
+  }
   void release() override {
     held_.clear();
     source_.release();

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <csignal>
 #include <thread>
 
@@ -30,6 +31,10 @@ Map unpackable_at(std::int64_t item) {
     if (testing::number_in(given) == item) return LanguageObject(nullptr, language);
     return given;
   }};
+}
+Map on_threads(Map map) {
+  map.threads = 2;
+  return map;
 }
 Graph pipeline(Map before, Map after, std::int64_t count = 10) {
   return Graph::source(range(0, count))
@@ -70,6 +75,60 @@ TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromEveryProcess) {
         EXPECT_EQ(failure.item, item / workers);
         EXPECT_EQ(failure.process, "process " + std::to_string(2 + item % workers));
       });
+    }
+  }
+}
+
+TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromThreads) {
+  const auto fails_at = [](const Graph& graph, int workers, std::int64_t item, const char* stage) {
+    SCOPED_TRACE(::testing::Message() << stage << ", " << workers << " workers, item " << item);
+    run_pipeline(graph, hasty_workers(workers), [&](Consumer& consumer) {
+      const Failure failure = failure_at(consumer, item);
+      EXPECT_EQ(failure.stage, stage);
+    });
+  };
+  for (const int workers : {1, 2, 3}) {
+    for (std::int64_t item = 0; item < 10; ++item) {
+      const Map fine = on_threads(failing_at(-1));
+      fails_at(pipeline(failing_at(item), fine), workers, item, "before");
+      fails_at(pipeline(unpackable_at(item), fine), workers, item, "dispatch");
+      fails_at(pipeline(failing_at(-1), on_threads(failing_at(item))), workers, item, "after");
+      fails_at(pipeline(failing_at(-1), on_threads(unpackable_at(item))), workers, item, "after");
+      fails_at(pipeline(failing_at(-1), failing_at(item)).then(fine).then(fine), workers, item, "after");
+      fails_at(pipeline(failing_at(-1), fine).then(fine).then(on_threads(unpackable_at(item)), "last"), workers, item,
+               "last");
+    }
+  }
+}
+
+TEST(PipelineFaults, ItemsBeforeAFailureAreTheFirstOnesOfAnUndisturbedRun) {
+  const auto items_of = [](const Graph& graph, int workers) {
+    std::vector<Tree> items;
+    run_pipeline(graph, hasty_workers(workers), [&](Consumer& consumer) {
+      consumer.reset(0);
+      try {
+        while (auto item = consumer.next()) items.push_back(std::get<Tree>(*std::move(item)));
+      } catch (const StageFailed&) {
+        EXPECT_EQ(consumer.next(), std::nullopt);
+      }
+    });
+    return items;
+  };
+  Map skipping = on_threads(failing_at(4));
+  skipping.on_error = OnError::skip;
+  const auto some = testing::kept([](std::int64_t i) { return i % 4 != 1; });
+  for (const int workers : {1, 2, 3}) {
+    const auto graph_of = [&](std::int64_t before, std::int64_t in_worker) {
+      return pipeline(failing_at(before), failing_at(in_worker), 40).then(some).then(skipping).then(some);
+    };
+    const auto undisturbed = items_of(graph_of(-1, -1), workers);
+    for (std::int64_t item = 0; item < 40; ++item) {
+      for (const Graph& graph : {graph_of(item, -1), graph_of(-1, item)}) {
+        SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
+        const auto items = items_of(graph, workers);
+        ASSERT_LT(items.size(), undisturbed.size() + 1);
+        EXPECT_TRUE(std::equal(items.begin(), items.end(), undisturbed.begin()));
+      }
     }
   }
 }

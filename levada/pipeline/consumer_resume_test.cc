@@ -13,6 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::kept;
 using testing::mapped;
+using testing::mapped_on_threads;
 using testing::rest_of;
 using testing::run_pipeline;
 using testing::several;
@@ -57,6 +58,16 @@ Graph zipped() {
 Graph sharded() {
   const auto one_more = mapped([](std::int64_t i) { return i + 1; });
   return Graph::source(range(0, num_items)).then(one_more).then(Shard{}).then(one_more);
+}
+Graph on_threads() {
+  const auto one_more = mapped_on_threads([](std::int64_t i) { return i + 1; });
+  return dealt().then(one_more).then(one_more);
+}
+Graph divided_on_threads(std::int64_t items = num_items, std::atomic<int>* made = nullptr) {
+  return Graph::source(range(0, items)).then(Shard{}).then(mapped_on_threads([made](std::int64_t i) {
+    if (made != nullptr) ++*made;
+    return i + 1;
+  }));
 }
 Graph divided(std::int64_t items = num_items, std::atomic<int>* made = nullptr) {
   return Graph::source(range(0, items)).then(Shard{}).then(mapped([made](std::int64_t i) {
@@ -112,7 +123,8 @@ void expect_goes_on(const Graph& graph, const ProcessOptions& options, const Sav
 }
 
 TEST(PipelineResume, GoesOnAtEveryItemWithAsManyWorkers) {
-  for (const auto& graph : {one_to_one(), item_by_item(), with_memory(), zipped(), sharded(), early_end()}) {
+  for (const auto& graph : {one_to_one(), item_by_item(), with_memory(), zipped(), sharded(), early_end(), on_threads(),
+                            divided_on_threads()}) {
     for (const int workers : {1, 2, 3}) {
       SCOPED_TRACE(::testing::Message() << graph.stages().back().name << " with " << workers << " workers");
       const auto options = with_workers(workers);
@@ -138,7 +150,7 @@ TEST(PipelineResume, GoesOnAtEveryRowOfPackedDocuments) {
 }
 
 TEST(PipelineResume, GoesOnAtEveryItemWithOtherWorkersWhereStagesAreOneToOne) {
-  for (const auto& graph : {one_to_one(), sharded(), divided()}) {
+  for (const auto& graph : {one_to_one(), sharded(), divided(), on_threads(), divided_on_threads()}) {
     const Saved saved = saved_at_every_item(graph, with_workers(3));
     EXPECT_EQ(saved.all.size(), static_cast<std::size_t>(num_items));
     for (const int workers : {1, 2, 5}) {
@@ -150,24 +162,26 @@ TEST(PipelineResume, GoesOnAtEveryItemWithOtherWorkersWhereStagesAreOneToOne) {
 
 TEST(PipelineResume, MakesNothingAgainWithOtherWorkersWhereTheSourceCanSeek) {
   constexpr std::int64_t many = 100'000, at = 99'000;
-  std::atomic<int> made{0};
-  Cursor cursor;
-  run_pipeline(divided(many), with_workers(3), [&](Consumer& consumer) {
-    consumer.reset(0);
-    EXPECT_EQ(take_from(consumer, at).size(), static_cast<std::size_t>(at));
-    cursor = consumer.save();
-  });
-  run_pipeline(divided(many, &made), with_workers(2), [&](Consumer& consumer) {
-    consumer.reset(0, cursor);
-    const auto rest = rest_of(consumer);
-    ASSERT_EQ(rest.size(), static_cast<std::size_t>(many - at));
-    EXPECT_EQ(rest.front(), Tree(at + 1));
-  });
-  EXPECT_EQ(made, many - at);
+  for (const auto& graph_of : {divided, divided_on_threads}) {
+    std::atomic<int> made{0};
+    Cursor cursor;
+    run_pipeline(graph_of(many, nullptr), with_workers(3), [&](Consumer& consumer) {
+      consumer.reset(0);
+      EXPECT_EQ(take_from(consumer, at).size(), static_cast<std::size_t>(at));
+      cursor = consumer.save();
+    });
+    run_pipeline(graph_of(many, &made), with_workers(2), [&](Consumer& consumer) {
+      consumer.reset(0, cursor);
+      const auto rest = rest_of(consumer);
+      ASSERT_EQ(rest.size(), static_cast<std::size_t>(many - at));
+      EXPECT_EQ(rest.front(), Tree(at + 1));
+    });
+    EXPECT_EQ(made, many - at);
+  }
 }
 
 TEST(PipelineResume, BeginsAfterAnyItem) {
-  for (const auto& graph : {one_to_one(), sharded(), divided()}) {
+  for (const auto& graph : {one_to_one(), sharded(), divided(), on_threads(), divided_on_threads()}) {
     for (const int workers : {0, 1, 3}) {
       const auto options = with_workers(workers);
       const Saved saved = saved_at_every_item(graph, options);

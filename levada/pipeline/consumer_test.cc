@@ -13,6 +13,7 @@ namespace {
 using testing::first_numbers;
 using testing::kept;
 using testing::mapped;
+using testing::mapped_on_threads;
 using testing::numbers_of;
 using testing::Over;
 using testing::rest_of;
@@ -69,6 +70,56 @@ TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesAreOneToOne) {
         },
         over);
   });
+}
+
+/// Graphs whose workers run maps with threads and make one item from each.
+std::vector<Graph> on_threads(std::int64_t count) {
+  const auto one_more = mapped_on_threads([](std::int64_t i) { return i + 1; });
+  const auto some_wait = mapped_on_threads([](std::int64_t i) {
+    if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return 2 * i;
+  });
+  const Graph dispatched = first_numbers(count).then(Dispatch{});
+  const auto branches = dispatched.fork(2);
+  return {dispatched.then(some_wait), dispatched.then(some_wait).then(Prefetch{3}).then(one_more).then(one_more),
+          Graph::join(Zip{}, {branches[0].then(some_wait), branches[1].then(one_more)}),
+          Graph::join(Zip{}, {branches[1], branches[0].then(some_wait)}).then(testing::same()),
+          first_numbers(count).then(Shard{}).then(some_wait).then(one_more)};
+}
+
+TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesAreOneToOneOnThreads) {
+  with_all_windows([](const Window& window, std::int64_t count, Over over) {
+    for (const Graph& graph : on_threads(count)) {
+      run_pipeline(
+          graph, options_of(window),
+          [&](Consumer& consumer) {
+            for (int epoch = 0; epoch < 2; ++epoch) {
+              consumer.reset(epoch);
+              EXPECT_EQ(rest_of(consumer), single(graph));
+            }
+          },
+          over);
+    }
+  });
+}
+
+TEST(PipelineProcesses, ReturnTheItemsOfThreadsBeforeTheSourceHasMore) {
+  for (const int workers : {1, 2}) {
+    std::atomic<std::int64_t> taken{0};
+    const auto after_one_before = mapped([&](std::int64_t i) {
+      while (taken < i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return i;
+    });
+    const auto same = mapped_on_threads([](std::int64_t i) { return i; });
+    ProcessOptions options = options_of({workers, 0});
+    options.timeout = std::chrono::seconds(20);
+    const Graph graph = first_numbers(20).then(after_one_before).then(Dispatch{}).then(same).then(same);
+    run_pipeline(graph, options, [&](Consumer& consumer) {
+      consumer.reset(0);
+      for (; taken < 20; ++taken) ASSERT_EQ(testing::number_in(*consumer.next()), taken);
+      EXPECT_FALSE(consumer.next());
+    });
+  }
 }
 
 TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {

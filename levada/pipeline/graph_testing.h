@@ -52,6 +52,9 @@ inline Graph numbers(std::int64_t count = 10, std::string name = {}, bool can_di
 inline Map same() {
   return {.function = [](Item item) { return item; }};
 }
+inline Map on_threads(OnError on_error = OnError::raise) {
+  return {.function = [](Item item) { return item; }, .on_error = on_error, .threads = 2};
+}
 inline Filter all() {
   return {.predicate = [](const Item&) { return true; }};
 }

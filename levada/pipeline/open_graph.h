@@ -39,6 +39,12 @@ struct RuntimeOptions {
   /// Called periodically by the thread that calls next(), while it makes items or waits for them. Its exceptions end
   /// the iterator.
   std::function<void()> poll = {};
+  /// If true, the number of items that `instead` has yielded determines the place of an item among all processes. Then
+  /// a failure of the input precedes the items that a stage holds: without it they would have later places.
+  bool places_by_input = false;
+  /// Returns whether an iterator of `instead` would wait for another process. A stage must not pull ahead then: the
+  /// other processes may need the items that it holds before they send more. May be empty: no iterator waits.
+  std::function<bool()> would_wait = {};
   /// While it is true, Prefetch makes no items ahead beyond the one in progress. May be null; must outlive the
   /// iterators.
   const std::atomic<bool>* paused = nullptr;

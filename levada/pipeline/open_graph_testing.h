@@ -69,6 +69,12 @@ inline Map mapped(std::function<std::int64_t(std::int64_t)> function, OnError on
   return {[function = std::move(function)](const Item& item) -> Item { return Tree(function(number_in(item))); },
           on_error};
 }
+/// Like mapped(), on two threads.
+inline Map mapped_on_threads(std::function<std::int64_t(std::int64_t)> function) {
+  Map map = mapped(std::move(function));
+  map.threads = 2;
+  return map;
+}
 inline Filter kept(std::function<bool(std::int64_t)> predicate, OnError on_error = OnError::raise) {
   return {[predicate = std::move(predicate)](const Item& item) { return predicate(number_in(item)); }, on_error};
 }

@@ -131,15 +131,13 @@ class Placing {
     return true;
   }
 
-  /// Returns null for another stage, and for a map with threads, which pulls items ahead.
-  const Map* map_on_one_thread(int stage) const {
-    const auto* map = std::get_if<Map>(&graph_.stage(stage).operation);
-    return map != nullptr && map->threads == 0 ? map : nullptr;
-  }
+  const Map* map_at(int stage) const { return std::get_if<Map>(&graph_.stage(stage).operation); }
 
   bool keeps_order(int collect_boundary) const {
     const auto item_wise = [&](int stage) {
-      return map_on_one_thread(stage) != nullptr || reach_.is<Filter>(stage) || reach_.is<FlatMap>(stage) ||
+      // A map with threads pulls items ahead, so its items have later marks unless all stages are one-to-one.
+      const auto* map = map_at(stage);
+      return (map != nullptr && map->threads == 0) || reach_.is<Filter>(stage) || reach_.is<FlatMap>(stage) ||
              reach_.is<Unbatch>(stage);
     };
     return all_between(*dispatch_boundary_, collect_boundary, item_wise) ||
@@ -150,7 +148,7 @@ class Placing {
   bool makes_one_each(int from, int collect_boundary) const {
     return all_between(from, collect_boundary, [&](int stage) {
       if (!reach_.feeds(from, stage)) return false;
-      const auto* map = map_on_one_thread(stage);
+      const auto* map = map_at(stage);
       return (map != nullptr && map->on_error == OnError::raise) || reach_.is<Fork>(stage) ||
              reach_.is<Branch>(stage) || reach_.is<Zip>(stage) || reach_.is<Cache>(stage) || reach_.is<Prefetch>(stage);
     });

@@ -18,6 +18,7 @@ using testing::all;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::numbers;
+using testing::on_threads;
 using testing::once;
 using testing::same;
 using ::testing::UnorderedElementsAre;
@@ -283,6 +284,14 @@ TEST(PlacementOrdered, DivisionIsTheConsumersOrTheDispatchingProcesss) {
   EXPECT_EQ(split(numbers().then(same()).then(FullSync{}).then(Shard{}), true), "source map |  | full_sync shard");
 }
 
+TEST(PlacementOrdered, LeavesMapsWithThreadsToWorkersWhereAllStagesAreOneToOne) {
+  const Graph graph = numbers().then(Dispatch{}).then(same()).then(on_threads());
+  EXPECT_EQ(split(graph, true), "source dispatch | map map_2 | ");
+  EXPECT_EQ(split(graph.then(all()), true), "source dispatch | map map_2 | filter");
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(all()).then(on_threads()), true), "source dispatch | filter | map");
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(on_threads(OnError::skip)), true), "source dispatch |  | map");
+}
+
 bool one_to_one(const Graph& graph, bool ordered = false) {
   return place(graph, 2, ordered).one_to_one;
 }
@@ -299,7 +308,9 @@ TEST(OneToOne, IsADealtItemThatBecomesOneItem) {
   Map skipping = same();
   skipping.on_error = OnError::skip;
   EXPECT_FALSE(one_to_one(dealt.then(skipping)));
-  EXPECT_FALSE(one_to_one(dealt.then(Map{[](Item item) { return item; }, OnError::raise, 2}))) << "it draws ahead";
+  EXPECT_TRUE(one_to_one(dealt.then(on_threads()).then(same()).then(on_threads())));
+  EXPECT_TRUE(one_to_one(zip({branches[0].then(on_threads()), branches[1]})));
+  EXPECT_FALSE(one_to_one(dealt.then(on_threads(OnError::skip))));
   EXPECT_FALSE(one_to_one(zip({dealt, numbers().then(Shard{})})));
 }
 
@@ -312,6 +323,7 @@ TEST(OneToOne, LooksAtWhatWorkersDoAlone) {
 
 TEST(OneToOne, IsAlsoAnItemThatOneShardKeeps) {
   EXPECT_TRUE(one_to_one(numbers().then(Shuffle{}).then(Shard{}).then(same())));
+  EXPECT_TRUE(one_to_one(numbers().then(Shard{}).then(on_threads())));
   EXPECT_FALSE(one_to_one(numbers().then(Shard{}).then(all())));
   EXPECT_FALSE(one_to_one(numbers().then(same())));
   EXPECT_FALSE(one_to_one(numbers(10, {}, true).then(Shard{}).then(same()))) << "parts of files are no items in turn";

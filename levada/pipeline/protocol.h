@@ -3,8 +3,9 @@
 // The consumer sends commands, numbered from one. All other processes receive them in order and acknowledge each once.
 // A Reset begins an epoch, and all items carry its number, so that a process recognizes those of an earlier one. Item i
 // of the dispatching process goes to worker i mod N. A worker marks each item that it sends with the number of inputs
-// that it had taken by then. The consumer takes items by mark, then by worker, which is the order of the inputs that
-// they were made from. So it does not wait for a worker that has nothing to send, and ignores one that has ended.
+// that it had taken by then or, if its stages are one-to-one, with the number of items that it had made. The consumer
+// takes items by mark, then by worker, which is the order of the inputs that they were made from. So it does not wait
+// for a worker that has nothing to send, and ignores one that has ended.
 #pragma once
 
 #include <cstdint>
@@ -212,7 +213,7 @@ class WorkerInput {
   Ending ending() const { return ending_; }
   bool pulled_ending() const { return pulled_ending_; }
   std::int64_t num_inputs() const { return num_inputs_; }
-  /// Returns the mark of the next output.
+  /// Returns the mark of the next output, unless all stages are one-to-one: then outputs are counted.
   std::int64_t mark() const { return num_inputs_ + (pulled_ending_ ? 1 : 0); }
 
   bool operator==(const WorkerInput&) const = default;

@@ -35,6 +35,26 @@ TEST(PipelineProtocol, GivesEverythingOnceAndInOrderHoweverStepsFollowEachOther)
   }
 }
 
+TEST(PipelineProtocol, KeepsTheOrderWhereWorkersHoldInputs) {
+  for (std::int64_t max_held = 1; max_held <= 3; ++max_held) {
+    for (int workers = 1; workers <= 2; ++workers) {
+      for (std::int64_t items = 0; items <= 5; ++items) {
+        for (int group = 1; group <= 3; ++group) {
+          SCOPED_TRACE(::testing::Message() << workers << " workers that hold " << max_held << " inputs, " << items
+                                            << " items, dispatched " << group << " at once");
+          explore({.workers = workers, .items = items, .group = group, .max_held = max_held});
+        }
+      }
+    }
+    for (std::int64_t item = 0; item < 4; ++item) {
+      explore({.items = 4, .max_held = max_held, .dispatcher_fails = item});
+      explore({.items = 4, .max_held = max_held, .worker_fails = item});
+    }
+    explore({.items = 3, .max_held = max_held, .requests = {Request::reset}});
+    explore({.items = 8, .max_held = max_held, .mark = 3, .num_inputs = {1, 2}});
+  }
+}
+
 TEST(PipelineProtocol, ShowsNothingOfAnEarlierEpochAfterAResetAtAnyTime) {
   for (const Stages stages : all_stages) {
     explore({.workers = 1, .items = 2, .window = 2, .stages = stages, .requests = {Request::reset, Request::reset}});

@@ -25,6 +25,8 @@ struct Setup {
   std::size_t window = 1;
   int group = 1;  ///< items dispatched at once
   Stages stages = Stages::one_to_one;
+  /// Inputs that a worker pulls ahead as long as it need not wait for them. Only with Stages::one_to_one.
+  std::int64_t max_held = 0;
   std::vector<Request> requests{};                        ///< after the first reset: each at any time, in this order
   std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< item at which it fails
   std::int64_t leaves_after = -1;                         ///< number of items after which a worker ends on its own
@@ -68,6 +70,7 @@ struct DispatcherModel {
 struct WorkerModel {
   ProcessState state;
   WorkerInput input;
+  std::int64_t made = 0;  ///< inputs that have become outputs
   std::optional<Message> pending, early;
   std::int64_t sent = 0, reached = 0;
   bool finished = false;
@@ -149,7 +152,10 @@ class Explorer {
       attempt(true, [&](World& w) { return receive_ack(w, p); });
     }
     attempt(all_informed, [&](World& w) { return pull_item(w); });
-    for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(i + 1), [&](World& w) { return work(w, i); });
+    // A worker that holds inputs makes another move if a message arrives first.
+    const bool commutes = setup_.max_held == 0;
+    for (int i = 0; i < setup_.workers; ++i)
+      attempt(commutes && is_informed(i + 1), [&](World& w) { return work(w, i); });
     for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(0), [&](World& w) { return send_share(w, i); });
     attempt(is_informed(0), [&](World& w) { return dispatch(w); });
     for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return receive_command(w, p); });
@@ -284,7 +290,10 @@ class Explorer {
         const ProcessState state = worker.state;
         const auto index = static_cast<std::size_t>(process - 1);
         const std::int64_t num_inputs = index < setup_.num_inputs.size() ? setup_.num_inputs[index] : 0;
-        worker = {.state = state, .input = WorkerInput(process - 1, setup_.workers, num_inputs), .early = early};
+        worker = {.state = state,
+                  .input = WorkerInput(process - 1, setup_.workers, num_inputs),
+                  .made = num_inputs,
+                  .early = early};
         worker.reached = state.reset().mark;
       }
     }
@@ -341,7 +350,12 @@ class Explorer {
       return true;
     }
     if (worker.finished) return receive_dispatched(world, number).has_value();
-    if (worker.input.at_hand() > 0) return make(worker, number);
+    const std::int64_t held = worker.input.num_inputs() - worker.made;
+    if (worker.input.at_hand() > 0 && held < std::max<std::int64_t>(setup_.max_held, 1)) {
+      worker.input.pull();
+      return setup_.max_held > 0 || make(worker, number);
+    }
+    if (held > 0 && (held == setup_.max_held || worker.input.at_ending())) return make(worker, number);
     if (worker.input.at_ending()) {
       worker.input.pull_ending();
       put(worker, {}, worker.input.ending());
@@ -351,6 +365,7 @@ class Explorer {
       if (*message) worker.input.apply((*message)->items);
       return true;
     }
+    if (held > 0) return make(worker, number);
     if (setup_.stages == Stages::one_to_one || worker.early || worker.reached > worker.input.num_inputs()) return false;
     put(worker, {}, Ending::none, worker.input.num_inputs() + 1);
     return true;
@@ -374,13 +389,12 @@ class Explorer {
   }
 
   bool make(WorkerModel& worker, int number) {
-    const std::int64_t item = worker.input.num_inputs() * setup_.workers + number;
-    worker.input.pull();
+    const std::int64_t item = worker.made++ * setup_.workers + number;
     if (item == setup_.worker_fails) {
       put(worker, {}, Ending::failed);
       return true;
     }
-    if (worker.input.mark() < setup_.mark) return true;
+    if (worker.made < setup_.mark) return true;
     std::vector<std::int64_t> values;
     for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
       if (setup_.leaves_after >= 0 && worker.sent + copy == setup_.leaves_after) break;
@@ -393,7 +407,8 @@ class Explorer {
   }
 
   void put(WorkerModel& worker, std::vector<std::int64_t> values, Ending ending, std::int64_t reached = 0) {
-    const std::int64_t mark = worker.input.mark();
+    const std::int64_t held = worker.input.num_inputs() - worker.made;
+    const std::int64_t mark = worker.input.mark() - held;
     const bool announces = setup_.stages == Stages::one_to_one && ending == Ending::none;
     Message message{{.reset = worker.state.reset_number(),
                      .first = worker.sent,
@@ -449,7 +464,8 @@ class Explorer {
     for (const auto& message : world.dispatcher.pending) add(writer, message);
     for (const auto& worker : world.workers) {
       add(writer, worker.state);
-      for (const auto number : {worker.input.num_inputs(), worker.input.at_hand(), worker.sent, worker.reached}) {
+      for (const auto number :
+           {worker.input.num_inputs(), worker.input.at_hand(), worker.made, worker.sent, worker.reached}) {
         writer.put(number);
       }
       writer.put(worker.input.ending());

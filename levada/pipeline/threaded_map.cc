@@ -121,15 +121,21 @@ class ThreadedMapIterator final : public HoldingIterator<MappedItem> {
     }
   }
 
-  /// A failure of an earlier stage is thrown after the items that precede it.
+  /// A failure of an earlier stage is thrown after the items that precede it, unless these have later places.
   void fill() try {
     while (!failed_input_ && static_cast<std::int64_t>(held_.size()) < capacity()) {
+      if (!held_.empty() && context_->would_wait && waited(context_->would_wait)) break;
       auto item = pull_tracked();
       if (!item) break;
       held_.push_back(hold(std::move(*item), num_inputs_ - 1));
     }
   } catch (const StageFailed&) {
+    if (context_->places_by_input) throw;
     failed_input_ = std::current_exception();
+  }
+
+  std::int64_t pass_over(std::int64_t items) override {
+    return map().on_error == OnError::raise && !has_begun() ? skip_tracked(items) : make_and_drop(items);
   }
 
   MappedItem hold(Item item, std::int64_t position) override {

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <latch>
+#include <map>
+#include <memory>
 #include <thread>
 
 #include "levada/base/refusal_testing.h"
@@ -59,6 +61,57 @@ TEST(ThreadedMap, ReturnsItemsBeforeAFailureOfAnEarlierStage) {
   Opened opened(Graph::source(range(0, 100)).then(fails, "fails").then(same));
   for (std::int64_t i = 0; i < 5; ++i) ASSERT_EQ(number_in(*opened.iterator().next()), i);
   EXPECT_EQ(failure_of([&] { opened.iterator().next(); }).stage, "fails");
+}
+
+TEST(ThreadedMap, PullsAheadOnlyWhereItNeedNotWait) {
+  class Counting final : public Iterator {
+   public:
+    explicit Counting(std::int64_t& pulled) : pulled_(pulled) {}
+    std::optional<Item> next() override { return Tree(pulled_++); }
+    Cursor save() const override { return Tree(pulled_); }
+    void restore(const Cursor&) override {}
+
+   private:
+    std::int64_t& pulled_;
+  };
+  std::int64_t pulled = 0, at_hand = 0;
+  const auto graph = Graph::source(range(0, 1)).then(mapped_on_threads([](std::int64_t i) { return i; }));
+  const TreeItemTraits traits;
+  Counts counts(graph.stages().size());
+  RuntimeOptions options{.traits = traits, .open_context = {}, .process = "process 42", .counts = counts};
+  options.would_wait = [&] { return pulled >= at_hand; };
+  std::map<int, IteratorPtr> instead;
+  instead.emplace(0, std::make_unique<Counting>(pulled));
+  const auto iterator = open(graph, graph.end(), options, std::move(instead));
+  EXPECT_EQ(number_in(*iterator->next()), 0);
+  EXPECT_EQ(pulled, 1) << "it waits for the item that it needs";
+  at_hand = 4;
+  for (std::int64_t i = 1; i < 4; ++i) EXPECT_EQ(number_in(*iterator->next()), i);
+  EXPECT_EQ(pulled, 4);
+  at_hand = 100;
+  EXPECT_EQ(number_in(*iterator->next()), 4);
+  EXPECT_EQ(pulled, 8);
+}
+
+TEST(ThreadedMap, SkipsWithoutCallingTheFunction) {
+  std::atomic<int> calls = 0;
+  const auto counted = mapped_on_threads([&](std::int64_t i) { return ++calls, i; });
+  const auto graph = Graph::source(range(0, 100)).then(counted);
+  Opened opened(graph);
+  EXPECT_EQ(opened.iterator().skip(90), 90);
+  EXPECT_EQ(calls, 0);
+  const auto skipped = opened.iterator().save();
+  EXPECT_EQ(number_in(*opened.iterator().next()), 90);
+  EXPECT_EQ(opened.iterator().skip(3), 3);
+  const auto begun = opened.iterator().save();
+  EXPECT_EQ(number_in(*opened.iterator().next()), 94);
+  Opened at_skipped(graph), at_begun(graph);
+  at_skipped.iterator().restore(skipped);
+  EXPECT_EQ(at_skipped.iterator().skip(2), 2);
+  EXPECT_EQ(number_in(*at_skipped.iterator().next()), 92);
+  at_begun.iterator().restore(begun);
+  EXPECT_EQ(number_in(*at_begun.iterator().next()), 94);
+  EXPECT_EQ(at_begun.iterator().skip(100), 5);
 }
 
 TEST(ThreadedMap, MakesFewItemsThatNobodyAsksFor) {

@@ -43,11 +43,11 @@ class Worker {
   Worker(WorkerRuntime& runtime, int number)
       : runtime_(runtime),
         number_(number),
-        marks_by_input_(runtime.placement().dispatch_boundary.has_value()),
-        one_a_mark_(!marks_by_input_ || runtime.placement().one_to_one),
+        receives_inputs_(runtime.placement().dispatch_boundary.has_value()),
+        one_a_mark_(!receives_inputs_ || runtime.placement().one_to_one),
         saves_(workers_have_state(runtime.process().graph, runtime.placement())) {
     const Process& process = runtime.process();
-    if (marks_by_input_) {
+    if (receives_inputs_) {
       incoming_.emplace(process.engine, ProcessRanks::dispatcher, worker_edge(process.options), runtime.traffic());
     }
     outgoing_.push_back(std::make_unique<ItemSender>(process.engine, 0, main_edge(process.options), runtime.traffic()));
@@ -127,17 +127,17 @@ class Worker {
   /// Returns the current exception, in place of the item that it prevented.
   Failed failed_here() {
     if (unpackable_) return *std::exchange(unpackable_, std::nullopt);
-    const std::int64_t at = marks_by_input_ ? input_.mark() : num_outputs_ + 1;
+    const std::int64_t at = one_a_mark_ ? num_outputs_ + 1 : input_.mark();
     return {at, failure_of(std::current_exception(), runtime_.process().name, num_outputs_)};
   }
 
-  Ending ending() const { return marks_by_input_ && !input_.pulled_ending() ? Ending::left : Ending::ended; }
+  Ending ending() const { return receives_inputs_ && !input_.pulled_ending() ? Ending::left : Ending::ended; }
 
   std::optional<Failed> send_all() {
     const RuntimeOptions runtime_options = this->runtime_options();
     if (runtime_.process().begin_epoch) runtime_.process().begin_epoch(runtime_options.open_context);
     std::map<int, IteratorPtr> instead;
-    if (marks_by_input_)
+    if (receives_inputs_)
       instead.emplace(*runtime_.placement().dispatch_boundary, std::make_unique<DispatchedItems>(*this));
     const auto iterator =
         open(runtime_.process().graph, *runtime_.placement().collect_boundary, runtime_options, std::move(instead));
@@ -149,6 +149,8 @@ class Worker {
       begin_message(*iterator);
       for (bool full = false; !full;) {
         auto item = iterator->next();
+        // A stage that pulls ahead returns the items that it holds first.
+        if (unpackable_) return std::exchange(unpackable_, std::nullopt);
         if (!item) return std::nullopt;
         ++num_outputs_;
         marks_.push_back(mark());
@@ -165,12 +167,16 @@ class Worker {
                                                                .ranks = options().ranks,
                                                                .worker = number_,
                                                                .workers = options().workers});
-    runtime_options.prefetches = !marks_by_input_;
+    runtime_options.prefetches = !receives_inputs_;
+    runtime_options.places_by_input = !one_a_mark_;
+    // Otherwise marks depend on what stages have pulled ahead, which must not depend on when inputs arrive.
+    if (receives_inputs_ && one_a_mark_) runtime_options.would_wait = [this] { return !has_input(); };
     return runtime_options;
   }
 
-  /// Returns the mark of the last item made.
-  std::int64_t mark() const { return marks_by_input_ ? input_.mark() : num_outputs_; }
+  /// Returns the mark of the last item made. A stage that pulls ahead has pulled more inputs than it has yielded items,
+  /// so only the number of items is exact.
+  std::int64_t mark() const { return one_a_mark_ ? num_outputs_ : input_.mark(); }
 
   void begin_message(const Iterator& iterator) {
     runtime_.attend();
@@ -251,7 +257,7 @@ class Worker {
         if (input_.ending() == Ending::failed) throw StageFailed(at_hand_.failure.value_or(Failure{}));
         return std::nullopt;
       }
-      refill();
+      if (!try_refill()) wait_for_input();
     }
     input_.pull();
     return std::move(at_hand_.items[at_hand_.next++]);
@@ -265,15 +271,23 @@ class Worker {
     if (ended) input_.restore(input_.num_inputs(), true);
   }
 
-  void refill() {
+  /// Returns whether next_input() would return without waiting.
+  bool has_input() {
+    while (at_hand_.next == at_hand_.items.size() && !input_.at_ending()) {
+      if (!try_refill()) return false;
+    }
+    return true;
+  }
+
+  /// Receives the next message. If there is none yet, sends the finished items and returns false.
+  bool try_refill() {
     runtime_.attend();
     auto arrival = receive();
     if (!arrival) {
-      // Finished items are sent, and the consumer need not wait for more items of the inputs pulled so far.
-      unpackable_ = flush(input_.num_inputs() + 1);
+      // The consumer need not wait for more items of the inputs pulled so far, unless stages hold inputs.
+      if (!unpackable_) unpackable_ = flush(one_a_mark_ ? num_outputs_ + 1 : input_.num_inputs() + 1);
       if (unpackable_) throw StageFailed(unpackable_->failure);
-      wait_for_input();
-      return;
+      return false;
     }
     input_.apply(arrival->items);
     std::ranges::move(arrival->items.dispatcher_snapshots, std::back_inserter(dispatcher_snapshots_));
@@ -288,6 +302,7 @@ class Worker {
       put(Ending::none, input_.num_inputs() + 1);
       runtime_.send(outgoing_);
     }
+    return true;
   }
 
   /// Returns the next message of this epoch.
@@ -323,7 +338,7 @@ class Worker {
 
   WorkerRuntime& runtime_;
   int number_;
-  bool marks_by_input_, one_a_mark_, saves_;
+  bool receives_inputs_, one_a_mark_, saves_;
   std::optional<ItemReceiver> incoming_;
   std::vector<std::unique_ptr<ItemSender>> outgoing_;
   std::optional<ItemReceiver::Arrival> early_;  ///< message of an epoch whose Reset has not arrived yet

@@ -156,3 +156,20 @@ def test_a_run_goes_on_behind_the_first_sources_of_a_concat(source: Any, others:
 def test_ordered_threads_give_the_order_of_one_process(workers: int) -> None:
     pipeline = NUMBERS.dispatch().map(str).map(len, threads=2)
     assert list(pipeline.run(workers=workers, ordered=True)) == list(pipeline)
+
+
+def doubled(number: int) -> int:
+    time.sleep(0.0001 * (number % 3))
+    return 2 * number
+
+
+@pytest.mark.parametrize("boundary", ["dispatch", "shard"])
+@pytest.mark.parametrize("count", [7, 40])
+def test_threads_keep_the_order_of_one_process_and_resume_with_other_workers(boundary: str, count: int) -> None:
+    pipeline: levada.Pipeline[int] = getattr(levada.Pipeline(range(count)), boundary)().map(doubled, threads=2)
+    expected = [2 * number for number in range(count)]
+    with pipeline.run(3, context="forkserver") as run, pipeline.run(2, context="forkserver") as other:
+        for taken in (0, 3, count - 1, count):
+            items = list(itertools.islice(run, taken))
+            other.load_state_dict(run.state_dict())
+            assert items + list(other) == expected

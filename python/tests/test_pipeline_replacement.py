@@ -49,6 +49,8 @@ GRAPHS: dict[str, tuple[Pipeline[Any], dict[str, Any]]] = {
     "one to one": (Pipeline(range(600)).dispatch().map(work), {}),
     "sharded": (Pipeline(range(600)).shard().map(work), {"snapshot_every": 7}),
     "filtered": (Pipeline(range(900)).shuffle(50).dispatch().filter(odd).map(work), {}),
+    "on threads": (Pipeline(range(600)).dispatch().map(work, threads=2), {}),
+    "filtered on threads": (Pipeline(range(900)).dispatch().filter(odd).map(work, threads=2), {}),
     "stateful": (Pipeline(Stateful(600)).dispatch().map(array), {"snapshot_every": 20}),
     "held here": (Pipeline(range(900)).dispatch().filter(odd).map(work).batch(7).prefetch(2), {"ordered": True}),
     "numbered here": (Pipeline(range(900)).dispatch().filter(odd).map(work).transform(Numbering), {"ordered": True}),

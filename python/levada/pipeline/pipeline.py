@@ -99,7 +99,8 @@ class Pipeline(Generic[T]):
     ) -> Pipeline[U]:
         """Calls `function` on each item and yields the results. With `threads`, that many threads of each process call
         it in parallel, for functions that wait or release the GIL. Each process keeps the order of its items. The order
-        across workers is that of one process only with run(ordered=True), where the consumer calls `function`."""
+        across workers is that of one process if all stages there make one item from each item. Otherwise it is only
+        with run(ordered=True), where the consumer calls `function`."""
         return self._then("map", name, function=function, on_error=on_error, threads=threads)
 
     def filter(
