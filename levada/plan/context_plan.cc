@@ -52,6 +52,8 @@ class ContextPlanner {
     times_.emplace(sorted_, balance);
     bound_ = computing_bound(tokens, ranks, balance);
     num_micro_needed_ = count_micros();
+    const auto sum = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
+    fewest_micros_ = std::max<std::int64_t>(1, ceil_div(sum, ranks * balance.max_tokens));
     for (std::size_t sample = 0; sample < tokens.size(); ++sample) {
       longest_time_ = std::max(longest_time_, times_->at(sample, times_->smallest_within(sample, 0)));
     }
@@ -84,7 +86,7 @@ class ContextPlanner {
   std::int64_t time_of(const ContextPlan& plan) const { return step_time(plan, tokens_, balance_); }
   /// Whether at most half a percent is left to gain.
   bool is_good(const ContextPlan& plan) const {
-    const auto bound = bound_of(num_micro_needed_);
+    const auto bound = bound_of(fewest_micros_);
     return time_of(plan) - bound <= bound / 200;
   }
   /// Returns the number of micro-batches that samples take if time is no matter.
@@ -140,8 +142,10 @@ class ContextPlanner {
   std::vector<std::size_t> numbers_;  ///< indexes in tokens_, the longest first
   std::vector<std::int64_t> sorted_;  ///< their tokens
   std::optional<SampleTimes> times_;  ///< in this order, too
-  std::int64_t bound_ = 0, num_micro_needed_ = 1;
-  std::int64_t longest_time_ = 0;  ///< longest of the samples, each on the block on which it takes least
+  std::int64_t bound_ = 0;
+  std::int64_t fewest_micros_ = 1;     ///< lower bound
+  std::int64_t num_micro_needed_ = 1;  ///< with which the samples fit, whatever their work
+  std::int64_t longest_time_ = 0;      ///< longest of the samples, each on the block on which it takes least
 };
 
 void check_samples(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
