@@ -111,6 +111,20 @@ BALANCE = {
 }
 
 
+LIVING = ("living/a-tp4", "living/c-tp4", "living/c-dp4")
+LOADERS = {
+    "": "Levada",
+    "torch DataLoader": "torch",
+    "StatefulDataLoader": "torchdata",
+    "datasets, streaming": "datasets",
+    "litData": "litData",
+    "MosaicML Streaming": "MosaicML",
+    "Megatron-Energon": "Energon",
+    "Grain": "Grain",
+    "SPDL": "SPDL",
+}
+
+
 FAR = 0.8
 SHORTS = {
     "balance/64-equal-call": ("Dividing a step, equal counts", "time of verl and slime, which divide it less evenly"),
@@ -421,7 +435,28 @@ def shorts_chart() -> str:
     return chart.drawn()
 
 
+def loaders_of(found: Record) -> dict[str, Record]:
+    """Returns the records of Levada and of its peers by the names of their columns."""
+    return {name: found["peers"][peer] if peer else found for peer, name in LOADERS.items() if not peer or peer in found["peers"]}
+
+
+def living_chart() -> str:
+    drawn = {name: loaders_of(record(name)) for name in LIVING if name.partition("/")[2] in RESULTS["living"]["results"]}
+    longest = max((each.get("value", 0) for of in drawn.values() for each in of.values()), default=1)
+    step = next(each for each in (1, 2, 5, 10, 20, 50, 100) if longest / each <= 7)
+    ticks = {float(each): f"{each}" for each in range(0, int(longest) + step, step)}
+    chart = Chart("A pass of other loaders", "seconds; the lighter part is the time until the first batch", linear(max(ticks)), ticks, 0)
+    for name, of in drawn.items():
+        chart.add_group(record(name)["name"])
+        for loader, each in of.items():
+            if "value" in each:
+                ends = (max(each["value"] - each["first"], 0.0), each["value"])
+                chart.add_bar(loader, "", ends, text_of(each["value"], "s"), "ours" if loader == "Levada" else "theirs")
+    return chart.drawn()
+
+
 CHARTS = {
+    "living": living_chart,
     "peers": peers_chart,
     "limits": limits_chart,
     "starts": starts_chart,
@@ -457,7 +492,23 @@ def shorts_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"peers": peers_table, "shorts": shorts_table}
+def living_table() -> str:
+    """Returns the seconds of each cell, and the sentences of those that have something to say."""
+    lines = ["| what | " + " | ".join(LOADERS.values()) + " |", "|---" * (1 + len(LOADERS)) + "|"]
+    sentences = []
+    for found in RESULTS["living"]["results"].values():
+        of = loaders_of(found)
+        cells = []
+        for loader in LOADERS.values():
+            each = of.get(loader, {})
+            cells.append((number(each["value"]) if "value" in each else "-") + ("*" if "says" in each else ""))
+            if "says" in each:
+                sentences.append(f"- * {found['name']}, {loader}: {each['says'].rstrip('.')}.")
+        lines.append(f"| {found['name']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *sentences]) + "\n"
+
+
+TABLES = {"peers": peers_table, "living": living_table, "shorts": shorts_table}
 
 
 def with_tables(page: str) -> str:

@@ -14,8 +14,12 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = {file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "bench/results").glob("*.json"))}
 RECORDS = [(topic, key, record) for topic, results in RESULTS.items() for key, record in results["results"].items()]
-FIELDS = {"name", "unit", "value", "range", "p99", "max", "aim", "short", "peers", "limit", "source", "command", "machine", "version", "date"}
+FIELDS = {"name", "unit", "value", "range", "p99", "max", "aim", "short", "peers", "limit", "source", "command", "machine", "version", "date"} | {
+    "first", "cpu", "read", "memory", "made"
+}  # fmt: skip
 NUMBER = r"(?<![\w.])(\d+(?:,\d{3})*(?:\.\d+)?)(?!\w*\d)"
+PARTS = {"times": "times", "read_times": "times", "share": "", "read": "MB", "memory": "MB", "made": "items"}
+"""The units of parts of a record that are not the record's."""
 FIGURE = re.compile(rf"{NUMBER}(?: (?:to|and) {NUMBER})? ?(%|x\b|[A-Za-z/]+)?")
 """A number, or two of one unit."""
 
@@ -44,7 +48,7 @@ def known_figures(data: Any, unit: str = "") -> set[tuple[float, str]]:
         known: set[tuple[float, str]] = set()
         for key, each in data.items():
             if key not in ("version", "date"):
-                known |= known_figures(each, {"times": "times", "read_times": "times", "share": ""}.get(key, unit))
+                known |= known_figures(each, PARTS.get(key, unit))
         return known
     if isinstance(data, list):
         return {figure for each in data for figure in known_figures(each, unit)}
