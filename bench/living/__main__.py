@@ -149,9 +149,10 @@ def main(arguments: list[str]) -> int:
             parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     options.rounds = 1 if options.smoke else options.rounds
     measured: dict[tuple[str, str], dict[str, list[Result]]] = {}
+    results: dict[tuple[str, str], dict[str, Result]] = {}
     with tempfile.TemporaryDirectory(prefix="levada-living-") as name:
         trial = Trial(pathlib.Path(name), options.arm, options.smoke)
-        for _ in range(options.rounds):
+        for done in range(1, options.rounds + 1):
             for key in options.workload:
                 meshes = {"e": ("dp=4", "dp=2,tp=2"), "f": ("dp=4",)}.get(key, MESHES)
                 for mesh in (mesh for mesh in meshes if mesh in (options.mesh or MESHES)):
@@ -159,13 +160,13 @@ def main(arguments: list[str]) -> int:
                         result = trial.measure(arm, key, mesh)
                         measured.setdefault((key, mesh), {}).setdefault(arm, []).append(result)
                         print(key, mesh, arm, {each: result.get(each) for each in (*MEASURES, "says")}, file=sys.stderr, flush=True)
+                    results[key, mesh] = {arm: median(each) for arm, each in measured[key, mesh].items()}
+                    if options.record:
+                        record_all({(key, mesh): results[key, mesh]}, done)
         for job in trial.jobs.values():
             job.close()
-    results = {cell: {arm: median(each) for arm, each in of.items()} for cell, of in measured.items()}
     rows = [{"workload": key, "mesh": mesh, "arm": arm, **each} for (key, mesh), of in results.items() for arm, each in of.items()]
     print(json.dumps(rows, indent=1) if options.json else shown(results))
-    if options.record:
-        record_all(results, options.rounds)
     return 0
 
 

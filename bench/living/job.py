@@ -73,7 +73,7 @@ def consume(
     batches: Any = loader
     if states:
         batches = arm.resume(loader, states, place)
-    first, ids, step = 0.0, [], 0
+    first, ids, step, read = 0.0, [], 0, 0
     batches = iter(batches)
     for step, batch in enumerate(batches, 1):
         if step == 1:
@@ -82,11 +82,12 @@ def consume(
         valid = getattr(loader, "valid_rows", None)
         ids += arm.ids(work, batch)[:valid] if work.kind != "text" else arm.ids(work, batch)
         touch(batch)
+        read = bytes_read() - before  # not later, since the number then has that of workers that have ended
         if step == cell.get("steps"):
             break
     if step == 0:
         meeting.wait()
-    ended, read = time.monotonic(), bytes_read() - before
+    ended = time.monotonic()
     if cell.get("save"):
         state = arm.state(loader, batches, step)
         if place.rank % place.tp == 0:
