@@ -456,7 +456,7 @@ def living_chart() -> str:
 
 
 CHARTS = {
-    "living": living_chart,
+    **({"living": living_chart} if RESULTS["living"]["results"] else {}),
     "peers": peers_chart,
     "limits": limits_chart,
     "starts": starts_chart,
@@ -508,7 +508,9 @@ def living_table() -> str:
     return "\n".join([*lines, "", *sentences]) + "\n"
 
 
-TABLES = {"peers": peers_table, "living": living_table, "shorts": shorts_table}
+TABLES = {"peers": peers_table, "shorts": shorts_table}
+if RESULTS["living"]["results"]:
+    TABLES["living"] = living_table
 
 
 def with_tables(page: str) -> str:
