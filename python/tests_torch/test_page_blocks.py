@@ -49,6 +49,7 @@ RULES = {
     "README.md ": "printed, but for its numbers, by demo corpus.jsonl llama.model --levada levada",
     "docs/balance.md ": "printed, but for its numbers, by levada plan corpus.jsonl --tokenizer bytes --mesh dp=2 --batch 4 --seq 8192 "
     "--pack documents --balance flops",
+    "docs/balance.md text": "exempt: tests/command_balance_test.cc has its form",
     "docs/several-hosts.md ": "exempt: lines of two hosts, in the words of choice_test.cc and detect_test.cc of the library",
     "docs/my-step-raised.md ": "exempt: levada/feed/loss_test.cc and test_losses.py have its form",
     "docs/python/feed-reference.md text": "exempt: levada/feed/feed_difference_test.cc and python/tests/test_reader_differences.py have its form",
