@@ -76,7 +76,7 @@ def check_balance(
         raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
     room = None if max_tokens is None else max_tokens * balance.max_cp
     if room is not None and room < balance.multiple:
-        raise InvalidArgument(f"max_tokens is {max_tokens}; with samples padded to {balance.multiple} tokens none fits a micro-batch")
+        raise InvalidArgument(f"max_tokens is {max_tokens}; with lengths rounded up to {balance.multiple} no sample fits a micro-batch")
     if room is not None and seq_length is not None and seq_length > room:
         raise InvalidArgument(
             f"the seq_length of the corpus is {seq_length} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "
