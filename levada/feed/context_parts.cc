@@ -122,8 +122,7 @@ std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layou
   if (cuts_any || !feed.cuts.otherwise.empty()) return feed;
   throw InvalidArgument(
       fmt::format("max_cp cuts the fields that the layout cuts along cp, and layout {:.40} has none; give zigzag(cp,1) "
-                  "to the fields "
-                  "of a sequence",
+                  "to the fields of a sequence",
                   layout.name));
 }
 

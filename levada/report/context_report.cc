@@ -110,7 +110,7 @@ std::string ContextReport::to_table(const Style& style) const {
   text += "times of a model: 32 layers at 400 TFLOP/s a rank, 300 GB/s within a host of 8 ranks and 40 GB/s between\n";
   if (!balanced) {
     const auto reason =
-        holds_samples ? fmt::format("cannot divide each step into micro-batches for all ranks")
+        holds_samples ? std::string("cannot divide each step into micro-batches for all ranks")
                       : fmt::format("cannot hold these samples with {} tokens on a rank", with_commas(by.max_tokens));
     return text + fmt::format("cp={} {}: use max_cp={}\n", cp_size, reason, by.max_cp);
   }
