@@ -63,8 +63,10 @@ def plain(items: list[Any]) -> list[Any]:
 
 
 def kill_one(rng: random.Random) -> None:
-    """Kills one of the processes. A process that has already ended may still be listed."""
-    for child in rng.sample(multiprocessing.active_children(), 1):
+    """Kills one of the processes. A process that has already ended may still be listed. If one was killed before, the
+    others end by themselves, while the loop may still take items that they have sent: then there is none to kill."""
+    children = multiprocessing.active_children()
+    for child in rng.sample(children, min(len(children), 1)):
         assert child.pid is not None
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
