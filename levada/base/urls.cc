@@ -23,6 +23,11 @@ std::size_t begin_of_query(std::string_view scheme, std::string_view url) {
 
 }  // namespace
 
+std::string_view without_query(std::string_view path) {
+  const bool is_web = path.starts_with("http://") || path.starts_with("https://");
+  return is_web ? path.substr(0, path.find_first_of("?#")) : path;
+}
+
 std::string shown_url(std::string_view text) {
   constexpr std::string_view mark = "://";
   std::string shown;

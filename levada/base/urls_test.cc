@@ -36,5 +36,13 @@ TEST(Urls, LoseTheirSecretsAlsoWithinASentence) {
   EXPECT_EQ(printable_lines("http://a:word@b\nhttp://c:word@d"), "http://b\nhttp://d");
 }
 
+TEST(Urls, HaveANameThatTheQueryOfAWebAddressIsNoPartOf) {
+  EXPECT_EQ(without_query("https://h/a.jsonl?X-Amz-Signature=b%2F&e=1"), "https://h/a.jsonl");
+  EXPECT_EQ(without_query("http://h/a.bin#part"), "http://h/a.bin");
+  EXPECT_EQ(without_query("https://h/a.jsonl"), "https://h/a.jsonl");
+  EXPECT_EQ(without_query("s3://bucket/a?.jsonl"), "s3://bucket/a?.jsonl");
+  EXPECT_EQ(without_query("what?.jsonl"), "what?.jsonl");
+}
+
 }  // namespace
 }  // namespace levada

@@ -14,6 +14,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
+#include "levada/base/urls.h"
 #include "levada/tokens/cache_entry.h"
 
 namespace levada {
@@ -88,8 +89,9 @@ std::vector<std::string> matches_of(const std::string& pattern) {
 }
 
 bool is_data(const std::string& path, std::span<const TextFormat> formats) {
-  if (path.ends_with(".json")) return leading_json_lines(path) == 2;
-  return is_text(path, formats) || path.ends_with(".bin");
+  const auto name = without_query(path);
+  if (name.ends_with(".json")) return leading_json_lines(path) == 2;
+  return is_text(path, formats) || name.ends_with(".bin");
 }
 
 bool is_plain_text(const std::string& path) {
@@ -221,8 +223,7 @@ class UrlExpander {
       : formats_(formats), list_(list) {}
 
   FoundFiles expand(const std::string& url) const {
-    // A question mark begins the query of a web address.
-    if (url.find_first_of(url.starts_with("http") ? "*[" : "*?[") == url.npos) return files_at(url);
+    if (without_query(url).find_first_of("*?[") == url.npos) return files_at(url);
     auto matches = list_(url);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
     std::ranges::sort(matches);
@@ -233,7 +234,7 @@ class UrlExpander {
 
  private:
   FoundFiles files_at(const std::string& url) const {
-    if (is_data(url, formats_) || url.ends_with(".idx")) return {{url}};
+    if (is_data(url, formats_) || without_query(url).ends_with(".idx")) return {{url}};
     auto found = files_below(url);
     return found.files.empty() ? FoundFiles{{url}} : found;
   }

@@ -179,7 +179,14 @@ TEST(Paths, APatternInAUrlIsWhatItMatchesWithTheFilesOfFolders) {
                                       {"s3://b/f/", {"s3://b/f/c.txt"}}}),
               ElementsAre("s3://b/a.txt", "s3://b/b.bin", "s3://b/f/c.txt"));
   EXPECT_THROW(expand_url("s3://b/?.txt", {}), SourceError);
-  EXPECT_THAT(expand_url("https://h/a?b=c.txt", {}), ElementsAre("https://h/a?b=c.txt"));
+}
+
+TEST(Paths, AWebAddressIsAFileByTheNameBeforeItsQueryOrAtItsEnd) {
+  const auto list = [](const std::string& asked) -> std::vector<std::string> { throw SourceError(asked); };
+  for (const std::string url : {"https://h/a.jsonl?X-Sig=*b", "https://h/a.bin?sig=b", "https://h/a.idx?sig=b",
+                                "https://h/a.txt.gz#part", "https://h/a?b=c.txt"}) {
+    EXPECT_THAT(expand_paths({url}, {}, {}, list).files, ElementsAre(url));
+  }
 }
 
 TEST(Paths, PassesOverWhatProgramsHaveNotFinishedOrNoteInAFolder) {

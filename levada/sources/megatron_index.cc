@@ -12,6 +12,7 @@
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/base/urls.h"
 #include "levada/sources/megatron_format.h"
 
 namespace levada {
@@ -250,9 +251,10 @@ class IndexPass {
 }  // namespace
 
 MegatronPaths MegatronPaths::of(const std::string& path) {
-  const bool has_name = path.ends_with(".bin") || path.ends_with(".idx");
-  const auto prefix = has_name ? path.substr(0, path.size() - 4) : path;
-  return {prefix + ".bin", prefix + ".idx"};
+  const auto name = without_query(path);
+  const bool has_extension = name.ends_with(".bin") || name.ends_with(".idx");
+  const std::string prefix(name.substr(0, name.size() - (has_extension ? 4 : 0))), query(path.substr(name.size()));
+  return {prefix + ".bin" + query, prefix + ".idx" + query};
 }
 
 bool is_token_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open) {

@@ -17,7 +17,7 @@ namespace levada {
 struct MegatronPaths {
   std::string bin, idx;
 
-  /// Returns the paths for a prefix or for the name of either file.
+  /// Returns the paths for a prefix or for the name of either file. Both keep the query of a web address.
   static MegatronPaths of(const std::string& path);
 };
 

@@ -69,6 +69,15 @@ TEST(MegatronIndex, DistinguishesDocumentsFromSequences) {
   EXPECT_EQ(none.index.tokens(), 0);
 }
 
+TEST(MegatronIndex, IsNamedByEitherFileOrTheirPrefix) {
+  for (const std::string name : {"d/a", "d/a.bin", "d/a.idx"}) {
+    EXPECT_EQ(MegatronPaths::of(name).bin, "d/a.bin");
+    EXPECT_EQ(MegatronPaths::of(name).idx, "d/a.idx");
+  }
+  EXPECT_EQ(MegatronPaths::of("https://h/a.bin?sig=b").bin, "https://h/a.bin?sig=b");
+  EXPECT_EQ(MegatronPaths::of("https://h/a.bin?sig=b").idx, "https://h/a.idx?sig=b");
+}
+
 TEST(MegatronIndex, SeesModes) {
   auto raw = some_index();
   raw.modes = {0, 1, -1};

@@ -11,6 +11,7 @@
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
 #include "levada/base/text.h"
+#include "levada/base/urls.h"
 #include "levada/sources/utf8.h"
 #include "levada/tokens/byte_stream.h"
 #include "levada/tokens/jsonl_line.h"
@@ -148,10 +149,25 @@ class PlainReader final : public TextReader {
   std::atomic<std::uint64_t> stored_bytes_ = 0;
 };
 
-const TextFormat* format_of(const std::string& path, std::span<const TextFormat> formats) {
+const TextFormat* format_of(std::string_view name, std::span<const TextFormat> formats) {
   const auto format =
-      std::ranges::find_if(formats, [&](const TextFormat& each) { return path.ends_with(each.extension); });
+      std::ranges::find_if(formats, [&](const TextFormat& each) { return name.ends_with(each.extension); });
   return format == formats.end() ? nullptr : &*format;
+}
+
+bool has_text_name(std::string_view name, std::span<const TextFormat> formats) {
+  std::string rest;
+  compression_of(std::string(name), &rest);
+  constexpr std::string_view ends[] = {".jsonl", ".ndjson", ".json", ".txt"};
+  return std::ranges::any_of(ends, [&](std::string_view end) { return rest.ends_with(end); }) ||
+         format_of(name, formats) != nullptr;
+}
+
+/// Returns the part of a path that ends with the file's extension. A web address may have it before its query or, as in
+/// download?file=a.jsonl, at its end.
+std::string_view name_in(std::string_view path, std::span<const TextFormat> formats) {
+  const auto name = without_query(path);
+  return has_text_name(name, formats) ? name : path;
 }
 
 }  // namespace
@@ -177,11 +193,7 @@ int leading_json_lines(const std::string& path) {
 }
 
 bool is_text(const std::string& path, std::span<const TextFormat> formats) {
-  std::string name;
-  compression_of(path, &name);
-  constexpr std::string_view ends[] = {".jsonl", ".ndjson", ".json", ".txt"};
-  return std::ranges::any_of(ends, [&](std::string_view end) { return name.ends_with(end); }) ||
-         format_of(path, formats) != nullptr;
+  return has_text_name(name_in(path, formats), formats);
 }
 
 std::string text_kinds(std::span<const TextFormat> formats) {
@@ -201,7 +213,7 @@ std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const st
   const auto path = file->path();
   if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty: leave it out", path));
   std::string kind;
-  const auto compression = compression_of(name, &kind);
+  const auto compression = compression_of(std::string(name_in(name, {})), &kind);
   if (kind.ends_with(".txt") && options.chats) {
     throw InvalidArgument(fmt::format("{} is a .txt, which holds no chats: those stand in a .jsonl", path));
   }
@@ -213,7 +225,7 @@ std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const st
 std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions& options,
                                       std::span<const TextFormat> formats,
                                       const std::function<std::unique_ptr<File>(const std::string&)>& open) {
-  const auto* format = format_of(path, formats);
+  const auto* format = format_of(name_in(path, formats), formats);
   return format != nullptr ? format->open(open(path), options) : read_text(open(path), path, options);
 }
 

@@ -341,6 +341,9 @@ TEST(TextReader, IsChosenByTheEndOfTheName) {
   for (const auto* path :
        {"a.jsonl", "a.txt", "d/a.jsonl.gz", "a.txt.zst", "c4.json.gz", "a.json", "a.ndjson", "a.ndjson.zst"})
     EXPECT_TRUE(is_text(path)) << path;
+  for (const auto* path : {"https://h/a.jsonl.gz?sig=b", "https://h/get?file=a.txt"})
+    EXPECT_TRUE(is_text(path)) << path;
+  for (const auto* path : {"a.txt?sig=b", "https://h/a.bin?sig=b"}) EXPECT_FALSE(is_text(path)) << path;
   for (const auto* path : {"a.bin", "a.gz", "a.jsonl.xz", "a.jsonl.gz.gz"}) EXPECT_FALSE(is_text(path)) << path;
   struct Opened {};
   const std::vector<TextFormat> formats = {
