@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import multiprocessing.process
 import multiprocessing.util  # noqa: F401  its exit, which waits for child processes, is to come after this module's
@@ -12,7 +13,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing.process import BaseProcess
 
@@ -87,13 +88,20 @@ def _release_fork_server() -> None:
     server._forkserver_alive_fd = None
 
 
-def _start(process: BaseProcess) -> None:
+@contextlib.contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Blocks Ctrl-C on this thread, and in processes started in this context."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        process.start()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(process: BaseProcess) -> None:
+    with without_interrupts():
+        process.start()
 
 
 @functools.cache

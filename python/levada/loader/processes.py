@@ -8,6 +8,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from levada._levada import Handoff
 from levada.base.console import write_line
 from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
 from levada.base.exception_texts import text_of
+from levada.base.exits import without_interrupts
 from levada.feed.readers import CannotOpen, Maker, Making, Opened, ReportedError
 from levada.loader.balanced import StepBalance
 from levada.loader.items import Plan, Producer, Sample, WorkerStart
@@ -22,6 +24,7 @@ from levada.loader.items import Making as ItemMaking
 from levada.loader.orders import own_generators
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
+from levada.pipeline.workers import one_thread_each
 
 _SHARE = 0.8
 """Share of the feed's timeout after which a worker's item counts as hung, so that the reader reports it before other
@@ -97,7 +100,7 @@ class Workers:
         if self.run is None or self.run.is_started:
             return
         if self._options.context == "forkserver":
-            _preload()
+            start_fork_server()
         try:
             self.run.start()
         except StageFailed as error:
@@ -257,10 +260,12 @@ class BalancedMaker(NumberedMaker):
         return self._made.pop(tuple(places))
 
 
-def _preload() -> None:
-    """Makes multiprocessing's fork server import what workers need, unless it already runs or the program has
-    configured it."""
+def start_fork_server() -> None:
+    """Makes multiprocessing's fork server run and import what workers need, while the caller goes on. If it already
+    runs, or if the program has configured it, that is left as it is."""
     context: Any = get_context("forkserver")
-    server = sys.modules.get("multiprocessing.forkserver")
-    if server is None or getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:  # type: ignore[attr-defined, unused-ignore]
+    server: Any = import_module("multiprocessing.forkserver")
+    if getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:
         context.set_forkserver_preload(["__main__", "levada", *(["torch"] if "torch" in sys.modules else [])])
+    with one_thread_each(1), without_interrupts():
+        server.ensure_running()

@@ -79,7 +79,7 @@ class WorkerGroup:
         links: list[socket.socket] = []
         deadline = time.monotonic() + options.start_timeout
         try:
-            with _one_thread_each(options.threads):
+            with one_thread_each(options.threads):
                 for rank, task in enumerate(tasks, 1):
                     links.append(self._start(rank, task))
             self._wait_until_ready(deadline, is_closing)
@@ -252,7 +252,7 @@ def _as_connection(ready: Any) -> Connection:
 
 
 @contextlib.contextmanager
-def _one_thread_each(threads: int) -> Iterator[None]:
+def one_thread_each(threads: int) -> Iterator[None]:
     """Sets the number of threads in the environment of processes started in this context, unless it is set."""
     added = [name for name in _THREADS if threads > 0 and name not in os.environ]
     os.environ.update(dict.fromkeys(added, str(threads)))
