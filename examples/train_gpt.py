@@ -141,7 +141,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         seconds = time.monotonic() - began
         tokens = feed.step * options.batch * 2 * options.sequence
-        waited = feed.stats["waited_seconds"] / seconds
+        waited = feed.stats.waited_seconds / seconds
         print(f"{tokens / seconds:,.0f} tokens/s, {waited:.1%} of the time waiting for data", file=sys.stderr)
     dist.destroy_process_group()
 

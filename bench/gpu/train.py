@@ -106,7 +106,7 @@ def main() -> None:
         losses=[repr(loss) for loss in losses],
         step_ms=round(1e3 * statistics.median(took[later]), 2),
         computing_share=round(sum(busy[later]) / (1e3 * sum(took[later])), 3) if busy else None,
-        waited_share=round(feed.stats["waited_seconds"] / sum(took), 3),
+        waited_share=round(feed.stats.waited_seconds / sum(took), 3),
         cpu_seconds=round(used.ru_utime + used.ru_stime, 1),
         megabytes_read=round(source.read / 1e6, 1),
     )

@@ -78,9 +78,9 @@ def measure_levada(item_bytes: int, workers: int, seconds: float) -> Measured:
         items = iter(run)
         rate = _rate(items, seconds)
         stats = run.stats()
-    given = max(stats["stages"]["map"]["items"], 1)
+    given = max(stats.stages["map"].items, 1)
     # The bytes that reach this process are half of those that workers receive and send.
-    return Measured(rate, stats["wakeups"] / given, 2 * stats["copied"] / max(stats["bytes"], 1))
+    return Measured(rate, stats.wakeups / given, 2 * stats.copied / max(stats.bytes, 1))
 
 
 def measure_torchdata(item_bytes: int, workers: int, seconds: float) -> Measured:

@@ -234,7 +234,7 @@ def _times_of_next(feed: levada.Feed, steps: int, later: float) -> list[tuple[fl
         begin = time.perf_counter()
         batch = next(batches)
         whole = time.perf_counter() - begin
-        taken = feed.stats["taken_seconds"]
+        taken = feed.stats.taken_seconds
         took.append((whole * 1e6, (taken - before) * 1e6))
         before = taken
         del batch

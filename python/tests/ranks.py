@@ -13,13 +13,13 @@ import textwrap
 from typing import Any, NamedTuple
 
 PROLOGUE = """
-import json, os, signal, sys, time
+import dataclasses, json, os, signal, sys, time
 import numpy as np
 import levada
 rank = levada.rank()
 def tell(**what):
     with open(os.path.join({folder!r}, f"{{rank}}.jsonl"), "a") as file:
-        file.write(json.dumps(what) + "\\n")
+        file.write(json.dumps(what, default=dataclasses.asdict) + "\\n")
 def barrier(name):
     "Waits until every rank has called it with this name. Does not use the job."
     path = os.path.join({folder!r}, name)

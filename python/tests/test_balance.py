@@ -32,7 +32,7 @@ def test_samples_of_an_iterable_become_micro_batches_that_cost_the_same(tmp_path
                     assert (batch["position_ids"][0, begin:end] == np.arange(end - begin)).all()
                 assert numbers == sorted(numbers)
                 got.append([feed.step, feed.micro, feed.num_micro, numbers])
-            tell(got=got, batches=feed.stats["batches"], samples=feed.stats["samples"])
+            tell(got=got, batches=feed.stats.batches, samples=feed.stats.samples)
         """
     )
     told = ranks.succeed(tmp_path, 2, body)

@@ -38,7 +38,7 @@ for batch in feed:
     tokens = batch["tokens"][0]
     tell(step=feed.step, micro=feed.micro, size=feed.cp_size, rank=feed.cp_rank, names=batch["name"],
          tokens=tokens.tolist(), positions=batch["position_ids"][0].tolist(), ends=batch["cu_seqlens"][0].tolist())
-tell(samples=feed.stats["samples"])
+tell(samples=feed.stats.samples)
 """,
     )
     pairs: dict[tuple[int, int], int] = {}

@@ -194,7 +194,7 @@ def test_an_exception_handled_before_a_loop_is_not_why_it_is_left(tmp_path: path
             with levada.Feed(items) as feed:
                 for batch in feed:
                     if feed.step == 2: time.sleep(0.3 * rank); break
-            tell(end=feed.end["cause"])
+            tell(end=feed.end.cause)
         """,
     )
     assert [mine[0] for mine in told] == [{"end": "left"}] * 2

@@ -262,7 +262,7 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
             feed = levada.Feed(Hanging(), iterate="thread", timeout=300)
             feed_iterator = iter(feed)
             threading.Thread(target=interrupt, args=("thread",)).start()
-            tell(got=take_all(feed_iterator), cause=feed.end["cause"], rank=feed.end["rank"])
+            tell(got=take_all(feed_iterator), cause=feed.end.cause, rank=feed.end.rank)
             def take(): tell(got=take_all(feed_iterator))
             has_two = threading.Event()
             feed = levada.Feed(Hanging(), iterate="thread", timeout=300)
@@ -270,11 +270,11 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
             taker = threading.Thread(target=take)
             taker.start()
             await_both("other thread")
-            tell(batches=feed.stats["batches"], end=feed.end)
+            tell(batches=feed.stats.batches, end=feed.end)
             if rank == 1: taker.join()
             feed.close()
             taker.join()
-            tell(batches=feed.stats["batches"], cause=feed.end["cause"])
+            tell(batches=feed.stats.batches, cause=feed.end.cause)
             Hanging.over.set()
         """,
     )
@@ -298,7 +298,7 @@ def test_a_closed_pass_is_over() -> None:
     for _ in feed:
         time.sleep(0.2)  # time in which the feed learns of the end
         break
-    assert feed.end is not None and feed.end["cause"] in ("exhausted", "left")
+    assert feed.end is not None and feed.end.cause in ("exhausted", "left")
 
 
 @pytest.mark.long
@@ -337,7 +337,7 @@ def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> No
             barrier("two")
             time.sleep(0.3)  # for the thread to wait for its next batch
             feed.close()
-            tell(closed=feed.end["cause"])
+            tell(closed=feed.end.cause)
             taker.join()
         """,
     )

@@ -67,7 +67,7 @@ def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, itera
             for tail in ("drop", "pad", "short"):
                 feed = levada.Feed(Loader(last), divide="split", batch_size=2, tail=tail, iterate={iterate!r})
                 got = [[batch["x"][:, 0].tolist(), batch["loss_mask"].tolist()] for batch in feed]
-                tell(got=got, samples=feed.stats["samples"], end=feed.end["cause"])
+                tell(got=got, samples=feed.stats.samples, end=feed.end.cause)
         """,
     )
     for rank, mine in enumerate(told):

@@ -121,7 +121,7 @@ for count in (50, 20):
     try:
         tell(got=list(feed))
     except levada.InvalidArgument as error:
-        tell(text=str(error), end=feed.end["cause"])
+        tell(text=str(error), end=feed.end.cause)
 """
 
 
@@ -182,14 +182,14 @@ def test_a_state_at_the_end_of_the_data_resumes_there(tmp_path: pathlib.Path, op
     feed.close()
     feed = levada.Feed(items, timeout=60, {options})
     feed.load_state_dict(state)
-    tell(got=len(list(feed)), end=feed.end["cause"])
+    tell(got=len(list(feed)), end=feed.end.cause)
     """
     assert ranks.succeed(tmp_path, 2, body) == [[{"got": 0, "end": "exhausted"}]] * 2
 
 
 def test_steps_to_skip_may_lie_behind_the_end_of_the_data() -> None:
     feed = levada.Feed(range(4), skip=9)
-    assert list(feed) == [] and feed.end is not None and feed.end["cause"] == "exhausted"
+    assert list(feed) == [] and feed.end is not None and feed.end.cause == "exhausted"
     stopped = levada.Feed(range(4))
     batches = iter(stopped)
     assert next(batches) == 0

@@ -297,7 +297,7 @@ def test_nothing_is_left_after_a_state_behind_a_short_last_item(loader: Any, tai
     for batch in (4, 3, 2):
         resumed = levada.Feed(loader(batch, 9), divide="split", batch_size=batch, tail=tail)
         resumed.load_state_dict(state)
-        assert list(resumed) == [] and resumed.end is not None and resumed.end["cause"] == "exhausted"
+        assert list(resumed) == [] and resumed.end is not None and resumed.end.cause == "exhausted"
         assert resumed.state_dict() == state
 
 

@@ -34,7 +34,7 @@ for workers in (0, 1):
         try: everything(loader)
         except levada.SourceError as error:
             own = [error.number, error.epoch, error.position, error.dataset, error.worker] if isinstance(error, levada.ItemError) else []
-            tell(step=loader.end["step"], text=str(error).splitlines()[0], own=own, cause=type(error.__cause__).__name__, trace="in __getitem__" in str(error))
+            tell(step=loader.end.step, text=str(error).splitlines()[0], own=own, cause=type(error.__cause__).__name__, trace="in __getitem__" in str(error))
         loader.close()
 """
     told = succeed(tmp_path, 4, script(BAD, main))
@@ -424,7 +424,7 @@ for at, options in enumerate(cases):
     loader = levada.DataLoader(data, mesh=levada.Mesh(dp=2, tp=2), record=True, **options)
     rows = sum((loader.valid or 0) for _ in loader)
     metrics = {metric.name: metric.value for metric in loader.metrics()}
-    counts = [loader.stats["samples"], loader.stats["batches"], metrics.get("levada_feed_samples_total"), metrics["levada_feed_batches_total"]]
+    counts = [loader.stats.samples, loader.stats.batches, metrics.get("levada_feed_samples_total"), metrics["levada_feed_batches_total"]]
     loader.write_report(f"{folder}/report{at}.html")
     page = open(f"{folder}/report{at}.html").read() if rank == 0 else ""
     shown = [re.findall(pattern, page)[:1] for pattern in (r'"samples": ?(\\d+)', r'a DataLoader of a (\\w+)')]

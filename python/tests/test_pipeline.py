@@ -331,8 +331,8 @@ def test_show_and_stats_say_who_does_what() -> None:
     with pipeline.run(2, context="forkserver") as run:
         assert len(list(run)) == 20
         stats = run.stats()
-        assert stats["stages"]["numbers"]["items"] == stats["stages"]["twice"]["items"] == 20
-        assert stats["messages"] > 0 and "twice" in run.show()
+        assert stats.stages["numbers"].items == stats.stages["twice"].items == 20
+        assert stats.messages > 0 and "twice" in run.show()
 
 
 def random_pipeline(draw: random.Random) -> Pipeline[Any]:

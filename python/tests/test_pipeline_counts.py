@@ -138,4 +138,4 @@ def slowly(number: int) -> int:
 def test_stats_count_how_often_the_consumer_woke_for_an_item() -> None:
     with Pipeline(range(20)).shard().map(slowly).run(1, context="forkserver") as run:
         assert list(run) == list(range(20))
-        assert run.stats()["wakeups"] >= 5  # on a busy machine, several items may come at once
+        assert run.stats().wakeups >= 5  # on a busy machine, several items may come at once

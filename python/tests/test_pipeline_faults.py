@@ -218,7 +218,7 @@ def test_items_that_fail_can_be_left_out_and_are_counted() -> None:
             list(items)
     with Pipeline(range(10)).dispatch().map(fail_at(3), name="check").run(2, on_error="skip", **OPTIONS) as run:
         assert list(run) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-        assert run.stats()["stages"]["check"]["skipped"] == 1
+        assert run.stats().stages["check"].skipped == 1
 
 
 def test_what_failed_does_not_keep_what_its_functions_held() -> None:

@@ -62,7 +62,7 @@ def test_inline_draws_batches_when_their_step_is_asked_for(tmp_path: pathlib.Pat
             time.sleep(0.01)  # for who would read ahead
             got.append(batch)
             counts.append(len(made))
-        tell(got=got, counts=counts, on_caller=all(made), end=feed.end["cause"])
+        tell(got=got, counts=counts, on_caller=all(made), end=feed.end.cause)
         """,
     )
     for rank, (mine,) in enumerate(told):

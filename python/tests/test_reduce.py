@@ -28,7 +28,7 @@ def test_every_rank_gets_the_sum_of_its_part(tmp_path: pathlib.Path) -> None:
         placed[:] = rank
         in_place = reduce(placed)
         tell(order=order, last=last.wait().tolist(), average=handle.wait().tolist(), placed=float(in_place.wait()[7]),
-             copied=reduce.stats["bytes"] - reduce.stats["bytes_copied"],
+             copied=reduce.stats.bytes - reduce.stats.bytes_copied,
              all=reduce.all_reduce(np.int64([rank, 2**60])).wait().tolist(),
              gathered=reduce.all_gather(np.uint8([rank])).wait().tolist())
         reduce.teardown()
@@ -163,7 +163,7 @@ def test_a_second_thread_is_refused_while_one_is_inside_a_call(tmp_path: pathlib
         for each in threads: each.start()
         for each in threads: each.join()
         reduce.flush()
-        tell(called=sorted(set(called)), right=len(called) == reduce.stats["inputs"] - 1, told=sorted(set(told)))
+        tell(called=sorted(set(called)), right=len(called) == reduce.stats.inputs - 1, told=sorted(set(told)))
         """,
     )
     ((only,),) = told

@@ -288,7 +288,7 @@ def test_one_rank_may_ask_all_to_stop_while_its_reading_thread_sends(tmp_path: p
         for number in feed:
             sum(range(20_000))  # with the GIL
             if rank == 1 and number >= 30: feed.request_stop()
-        tell(cause=feed.end["cause"], step=feed.step)
+        tell(cause=feed.end.cause, step=feed.step)
         """,
     )
     assert [mine[0]["cause"] for mine in told] == ["stopped"] * 2 and told[0][0]["step"] == told[1][0]["step"]

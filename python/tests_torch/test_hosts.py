@@ -500,7 +500,7 @@ for i, batch in enumerate(feed):
     counted += 1
     if counted == 5: tell(works=True)
     if rank == 0 and os.path.exists(os.environ["LEVADA_TEST_END"]): feed.request_stop()
-tell(ended=counted, cause=feed.end["cause"])
+tell(ended=counted, cause=feed.end.cause)
 """
 
 

@@ -616,7 +616,7 @@ def step(batch):
 try:
     run_block()
 except (ValueError, levada.PeerLost) as error:
-    tell(kind=type(error).__name__, text=str(error), cause=feed.end["cause"], step=feed.end["step"])
+    tell(kind=type(error).__name__, text=str(error), cause=feed.end.cause, step=feed.end.step)
 
 run_block()
 assert feed.on_peer_lost == "abort"
@@ -624,7 +624,7 @@ feed = levada.Feed(loader, mesh=mesh)
 failing = lambda: False
 early_stopping = lambda loss: rank == 2 and feed.step == 7
 run_block()
-tell(cause=feed.end["cause"], step=feed.end["step"])
+tell(cause=feed.end.cause, step=feed.end.step)
 
 feed = levada.Feed(loader, mesh=mesh)
 def step(batch):
@@ -632,7 +632,7 @@ def step(batch):
         raise ValueError("once")
 restore_checkpoint = lambda: got.append("restored")
 run_block()
-tell(restored=got, attempt=attempt, cause=feed.end["cause"], steps=feed.step)
+tell(restored=got, attempt=attempt, cause=feed.end.cause, steps=feed.step)
 """,
     )
     for rank, mine in enumerate(told):

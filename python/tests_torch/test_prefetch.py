@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import threading
 import time
@@ -54,7 +55,7 @@ for options in ({{}}, {{"max_steps": 5}}, {{"prefetch_to_device": True}}, {{"pre
 
 def story(feed: levada.Feed, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        stats = {name: number for name, number in feed.stats.items() if not name.endswith("seconds")}
+        stats = {name: number for name, number in dataclasses.asdict(feed.stats).items() if not name.endswith("seconds")}
         for name in ("bytes_read", "bytes_sent"):  # run ahead of the steps
             stats.pop(name, None)
         yield {

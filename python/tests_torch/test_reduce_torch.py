@@ -48,7 +48,7 @@ def test_fairscales_bucketer_by_changing_one_import(tmp_path: pathlib.Path) -> N
         bucketer.reduce_scatter_async([torch.ones(3)] * 4, dist.group.WORLD)
         bucketer.reduce_scatter_async([torch.ones(3)] * 4, same)
         bucketer.flush()
-        tell(order=order, buckets=bucketer._reduce.stats["buckets"])
+        tell(order=order, buckets=bucketer._reduce.stats.buckets)
         for other in (even if rank % 2 else odd, None):
             try: bucketer.reduce_scatter_async([torch.ones(1)], other)
             except levada.InvalidArgument as error: tell(error=str(error))
@@ -82,7 +82,7 @@ def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_made_ane
         try: bucketer.reduce_scatter_async([torch.ones(1, device="meta")] * 2, dist.group.WORLD)
         except levada.Unsupported as error: tell(error=str(error))
         fairscale.on_cpu = levada.reduce.reduce.on_cpu = lambda inputs: False
-        tell(device=reduced(dist.group.WORLD), buckets=bucketer._reduce.stats["buckets"])
+        tell(device=reduced(dist.group.WORLD), buckets=bucketer._reduce.stats.buckets)
         """,
     )
     for rank, mine in enumerate(told):

@@ -147,7 +147,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
                 digests.add(batch, allow_pickle=options.allow_pickle)
     except Error as error:
         # If all ranks know of the failure they can still report what they did.
-        if (passing.end or {}).get("cause") == "failed":
+        if passing.end is not None and passing.end.cause == "failed":
             try:
                 _write_history(passing, options, str(error))
             except Error as second:
@@ -258,7 +258,7 @@ def _report(
         "readers": options.readers,
         "iterate": passing.iterate,
         "divide": options.divide,
-        "end": (passing.end or {})["cause"],
+        "end": passing.end.cause if passing.end else "left",
         "peers_identical": True,  # otherwise _check_peers() would have raised
         "ranks": ranks,
         **({} if passing.balance_report is None else {"balance": passing.balance_report}),

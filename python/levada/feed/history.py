@@ -9,20 +9,21 @@ from levada import _levada
 from levada._levada import Membership, Mesh, Pass
 from levada.corpus.corpus import PathLike
 from levada.feed.passes import JoinedFeed
+from levada.feed.stats import FeedStats
 
 
-def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]) -> dict[str, Any]:
+def rank_report(job: Membership, mesh: Mesh, readers: str, stats: FeedStats) -> dict[str, Any]:
     """Returns the report on one rank's batches."""
     return {
         "rank": job.rank,
         "coords": {name: mesh.coordinate(job.rank, name) for name, _ in mesh.axes},
-        "batches": stats["batches"],
-        "samples": stats["samples"],
-        "bytes": stats["bytes"],
-        "wait_s": stats["waited_seconds"],
-        "seconds": stats["seconds"],
-        "copied_batches": stats["copied_batches"],
-        "bytes_sent": stats["bytes_sent"],
+        "batches": stats.batches,
+        "samples": stats.samples,
+        "bytes": stats.bytes,
+        "wait_s": stats.waited_seconds,
+        "seconds": stats.seconds,
+        "copied_batches": stats.copied_batches,
+        "bytes_sent": stats.bytes_sent,
         "reader": job.rank in _levada.readers_of(readers, mesh, job.host_of),
     }
 
@@ -30,7 +31,7 @@ def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]
 def write_feed_history(
     joined: JoinedFeed,
     core: Pass,
-    stats: dict[str, Any],
+    stats: FeedStats,
     pipeline: bytes | None,
     data: dict[str, Any],
     *,
@@ -42,7 +43,7 @@ def write_feed_history(
     sample or 0, and the samples per data-parallel rank and step. Collective."""
     feed, job = joined
     mine = rank_report(job, feed.mesh, feed.readers, stats)
-    mine["bytes_read"] = stats["bytes_read"]
+    mine["bytes_read"] = stats.bytes_read
     of_feed = {
         **data,
         "mesh": str(feed.mesh),

@@ -10,6 +10,7 @@ from levada._levada import Metric, Pass
 from levada.base.errors import InvalidArgument
 from levada.feed.passes import FeedArguments, FeedPass, JoinedFeed
 from levada.feed.results import gather
+from levada.feed.stats import End, FeedStats
 
 
 class PassView(FeedArguments):
@@ -66,22 +67,16 @@ class PassView(FeedArguments):
         return self.balance is not None and self.balance.max_cp > 1
 
     @property
-    def end(self) -> dict[str, Any] | None:
-        """The end of the pass: cause, step (the number of complete steps), rank, message; None while it runs. The
-        causes "exhausted", "steps", "stopped" (request_stop()) and "failed" are the same on every rank. "left": this
-        rank left its loop; "abandoned": another rank had left before."""
+    def end(self) -> End | None:
+        """How the pass has ended; None while it runs."""
         core = self._core
-        return None if core is None else core.end
+        return None if core is None or core.end is None else End(**core.end)
 
     @property
-    def stats(self) -> dict[str, Any]:
-        """Counts of the pass: batches; samples of them, without padding, which for an iterable without balance are its
-        rows with divide="split" and batch_size=, and otherwise its items, and with `max_cp` count at the first rank that
-        shares them; bytes, copied_batches; bytes_sent and bytes_read of a reader; seconds since it began;
-        waited_seconds that next() waited; and taken_seconds, which are those and the rest of the time that next() took
-        to get the batches from the engine."""
+    def stats(self) -> FeedStats:
+        """Counts of the pass so far."""
         core = self._core
-        return {} if core is None else core.stats
+        return FeedStats() if core is None else FeedStats(**core.stats)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
         """Returns the stats as the counters `levada_feed_..._total`, each with `labels`, for a MetricsExporter. During

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from levada import _levada
@@ -20,6 +21,7 @@ from levada.feed.feed import Batch, Feed
 from levada.feed.loaders import with_article
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.feed.readers import BackgroundReader, InlineReader, Maker, Reader, await_earlier_passes
+from levada.feed.stats import FeedStats
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
 from levada.loader.balanced import StepBalance
@@ -27,7 +29,7 @@ from levada.loader.division import Division
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
 from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned, with_counts
-from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers
+from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers, start_fork_server
 from levada.loader.states import LoaderState
 
 _SAMPLES = "levada_feed_samples_total"
@@ -194,6 +196,8 @@ class DataLoader(Feed[Batch]):
                 raise InvalidArgument(f'multiprocessing_context="fork" goes with neither group= nor readers="{self.readers}"')
             if own_rank() in _levada.readers_of(self.readers, self.mesh, [0] * self.mesh.size):
                 self._own_workers().start()
+        elif context == "forkserver" and self.num_workers > 0 and self.mesh.data_size == self.mesh.size:
+            start_fork_server()  # every rank reads
 
     def __repr__(self) -> str:
         data = type(self.dataset).__name__
@@ -413,10 +417,10 @@ class DataLoader(Feed[Batch]):
         return 0 if self._taken is None else self._taken.valid
 
     @property
-    def stats(self) -> dict[str, Any]:
-        """Counts of the pass, as in Feed.stats. `samples` are those that count, without padding."""
+    def stats(self) -> FeedStats:
+        """Counts of the pass so far. `samples` are those that count, without padding."""
         stats = super().stats
-        return stats | {"samples": self._samples} if stats and self.balance is None else stats
+        return stats if self.balance is not None else replace(stats, samples=self._samples)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
         """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is only among them with

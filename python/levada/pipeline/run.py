@@ -26,6 +26,7 @@ from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
 from levada.pipeline.position import Position, Saved, decode_states, position_of_rank
 from levada.pipeline.sources import divides_itself
+from levada.pipeline.stats import RunStats, StageStats
 from levada.pipeline.steps import Elsewhere, Stage, Step, build, steps_of, takes_turns, warn_of_copies
 from levada.pipeline.workers import Task, WorkerGroup
 
@@ -285,12 +286,13 @@ class Run(Generic[T]):
             if lost is None or self.options.on_worker_death != "replace":
                 raise lost or error from None
 
-    def stats(self) -> dict[str, Any]:
-        """Returns, for each stage over all processes, the items it yielded and skipped, and the seconds it worked and
-        waited for the stage before it; and the messages, wakeups, bytes and copied bytes between the processes."""
+    def stats(self) -> RunStats:
+        """Returns the counts of the run so far, of each stage over all processes."""
         if self._consumer is None:
-            return {}
-        return self._consumer.stats(self._graph)
+            return RunStats()
+        counts = self._consumer.stats(self._graph)
+        stages = {name: StageStats(**of_stage) for name, of_stage in counts.pop("stages").items()}
+        return RunStats(stages, **counts)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
         """Returns the stats as the counters `levada_pipeline_..._total`, each with `labels`, for a MetricsExporter."""

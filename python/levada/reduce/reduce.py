@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from levada import _levada
@@ -17,6 +18,25 @@ from levada.job.job import close_at_exit, group_key, join, rank, world_size
 from levada.reduce.device import DeviceHandle, DeviceReduce
 
 Callback = Callable[[Any], object]
+
+
+@dataclass(frozen=True)
+class ReduceStats:
+    """Counts of a ReduceScatter on one rank."""
+
+    inputs: int
+    buckets: int
+    """Buckets launched."""
+    alone: int
+    """Inputs larger than a bucket."""
+    flushes: int
+    """Completed flushes."""
+    bytes: int
+    """Bytes of all inputs."""
+    bytes_copied: int
+    """The part of them in inputs that were not made with empty()."""
+    waited_seconds: float
+    """Seconds of waiting for launched buckets."""
 
 
 class ReduceScatter:
@@ -142,10 +162,9 @@ class ReduceScatter:
         self._core.teardown()
 
     @property
-    def stats(self) -> dict[str, Any]:
-        """Counts of inputs, buckets (launched), alone (inputs larger than a bucket), flushes, bytes and bytes_copied,
-        and waited_seconds."""
-        return self._core.stats
+    def stats(self) -> ReduceStats:
+        """Counts of this rank so far."""
+        return ReduceStats(**self._core.stats)
 
     def close(self) -> None:
         """Cancels pending reductions, without callbacks, and leaves the groups."""

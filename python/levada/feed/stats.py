@@ -1,0 +1,41 @@
+"""The end and the counts of a feed's pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class End:
+    """How a pass has ended. The causes "exhausted", "steps" (max_steps), "stopped" (request_stop()) and "failed" are the
+    same on every rank. "left": this rank left its loop; "abandoned": another rank had left before."""
+
+    cause: str
+    step: int
+    """The number of complete steps."""
+    rank: int
+    """The reader whose data ended or failed, or the rank that asked for the stop or left."""
+    message: str
+
+
+@dataclass(frozen=True)
+class FeedStats:
+    """Counts of a rank's pass of a feed."""
+
+    batches: int = 0
+    samples: int = 0
+    """Samples of the batches, without padding. For an iterable without balance they are its rows with divide="split" and
+    batch_size=, and otherwise its items. With `max_cp` a sample counts at the first rank that shares it."""
+    bytes: int = 0
+    """Bytes of the batches."""
+    copied_batches: int = 0
+    bytes_sent: int = 0
+    """Bytes that this rank has sent as a reader."""
+    bytes_read: int = 0
+    """Bytes that this rank has read from its source."""
+    seconds: float = 0.0
+    """Seconds of the pass."""
+    waited_seconds: float = 0.0
+    """Seconds that next() waited for batches."""
+    taken_seconds: float = 0.0
+    """Seconds that next() took to get batches from the engine, including those that it waited."""
