@@ -147,6 +147,18 @@ def test_workers_of_a_script_without_a_main_guard_fail_with_an_error_that_names_
         assert 'a likely cause is that the main module, which it imports, runs its program without if __name__ == "__main__":' in errors
 
 
+def test_the_server_of_workers_starts_with_the_loader_if_every_rank_reads(tmp_path: pathlib.Path) -> None:
+    main = """
+from multiprocessing.forkserver import _forkserver
+for mesh, workers in (("dp=2", 0), ("tp=2", 1), ("dp=2", 1)):
+    loader = levada.DataLoader(range(8), 2, mesh=mesh, num_workers=workers)
+    tell(runs=_forkserver._forkserver_pid is not None)
+assert sum(map(len, loader)) == 4
+loader.close()
+"""
+    assert succeed(tmp_path, 2, script("", main)) == [[{"runs": False}, {"runs": False}, {"runs": True}]] * 2
+
+
 def test_a_loader_that_is_not_closed_leaves_no_open_file(tmp_path: pathlib.Path) -> None:
     main = """
 import gc, warnings
