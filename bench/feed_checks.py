@@ -37,9 +37,9 @@ class Loader:
 
 def seconds_a_step(batch: dict[str, Any], check: str, iterate: str) -> float:
     """Returns this rank's processor time per step. Steps compute nothing, since waiting for the peer would count."""
-    original = levada.feed.readers.Maker.__init__
+    original = levada.feed.makers.Maker.__init__
     digest = {"digest": lambda: 0} if check == "none" else {}
-    with mock.patch.object(levada.feed.readers.Maker, "__init__", lambda *given, **more: original(*given, **(more | digest))):
+    with mock.patch.object(levada.feed.makers.Maker, "__init__", lambda *given, **more: original(*given, **(more | digest))):
         with levada.Feed(Loader(batch), levada.Mesh(tp=levada.world_size()), max_steps=STEPS, check=check, iterate=iterate) as feed:
             batches = iter(feed)
             next(batches)  # starts the pass

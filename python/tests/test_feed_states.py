@@ -14,7 +14,7 @@ import levada
 import numpy as np
 import pytest
 import ranks
-from levada.feed import readers
+from levada.feed import makers
 
 
 def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
@@ -167,7 +167,7 @@ def test_a_state_is_asked_for_as_often_as_its_bytes_to_all_ranks_cost_one_percen
 ) -> None:
     now = 100.0
     monkeypatch.setattr(readers, "time", types.SimpleNamespace(monotonic=lambda: now))
-    state = readers.PacedState(lambda: bytes(size), False, receivers)
+    state = makers.PacedState(lambda: bytes(size), False, receivers)
     assert state() is not None
     now += seconds
     assert (state() is None) == (seconds > 0)
@@ -268,7 +268,7 @@ class Rows:
 
 @pytest.mark.parametrize("loader", [rows, Rows])
 def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monkeypatch: pytest.MonkeyPatch, loader: Any) -> None:
-    monkeypatch.setattr(readers, "_FREE", float("inf"))  # saves a state after each item, even on a slow machine
+    monkeypatch.setattr(makers, "_FREE", float("inf"))  # saves a state after each item, even on a slow machine
     stopped = levada.Feed(loader(4, 24), divide="split", batch_size=4)
     batches = iter(stopped)
     assert [next(batches)["x"][0] for _ in range(2)] == [0, 4]

@@ -14,7 +14,7 @@ import levada
 import pytest
 import ranks
 import torch
-from levada.feed import passes, readers
+from levada.feed import makers, passes
 
 PATIENT = """
 import time
@@ -107,7 +107,7 @@ def test_all_that_a_feed_says_is_of_the_batch_in_hand_and_a_state_resumes_at_the
 ) -> None:
     make, options = SOURCES[name]
     # Makes the feed ask for a loader's state after each item, even on a slow machine, so that states are comparable.
-    monkeypatch.setattr(readers, "_FREE", float("inf"))
+    monkeypatch.setattr(makers, "_FREE", float("inf"))
 
     def feed(**ahead: Any) -> levada.Feed:
         return levada.Feed(make(tmp_path), device="meta", **options, **ahead)

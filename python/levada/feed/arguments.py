@@ -1,5 +1,5 @@
-"""Checks of a feed's arguments that depend only on them. All raise InvalidArgument, or its subclass InvalidType for a
-wrong type."""
+"""The arguments of a feed, and the checks that depend only on them. All raise InvalidArgument, or its subclass
+InvalidType for a wrong type."""
 
 from __future__ import annotations
 
@@ -7,18 +7,78 @@ from collections.abc import Callable
 from typing import Any
 
 from levada import _levada
-from levada._levada import Mesh
+from levada._levada import Layout, Mesh
 from levada.base.checks import check_choice, whole_number
 from levada.base.errors import InvalidArgument, InvalidType
+from levada.base.iterators import Ended
 from levada.batch.balance import Balance
+from levada.feed.losses import OnPeerLost
+from levada.feed.read_ahead import ReadAhead
 from levada.feed.readers import ITERATE
-
 
 _DIVIDE = ("deal", "split")
 _TAIL = ("drop", "pad", "short")
 CHECK = ("items", "digests", "none")
 ACCESS = ("private", "copy", "read_only")
 _END_OF_COUNTS = 2**31
+
+
+class FeedArguments:
+    """The arguments of a Feed that its passes read."""
+
+    source: Any
+    mesh: Mesh
+    layout: Layout
+    readers: str
+    iterate: str
+    divide: str
+    batch_size: int | None
+    balance: Balance | None
+    max_tokens: int | None
+    collate_fn: Callable[[list[Any]], Any] | None
+    tail: str
+    prefetch: int
+    skip: int
+    max_steps: int | None
+    timeout: float
+    on_peer_lost: OnPeerLost
+    access: str | None
+    allow_pickle: bool
+    record: bool
+    check: str
+    _ended: Ended
+    _ahead: ReadAhead
+    _passes: int
+    _rank_samples: int
+    """Samples, or rows, per dp rank and step; 1 if an item is a whole batch."""
+
+    _balanced_collate: Callable[[list[Any]], Any] | None
+    """Makes a batch of balanced samples that the feed itself takes from an iterable."""
+
+    _counts_rows: bool
+    """Whether an item of an iterable has `batch_size` rows per rank, so that the last one may have fewer."""
+
+    _cuts_rows: bool
+    """Whether everything in an item is cut along its rows."""
+
+    @property
+    def _samples_a_step(self) -> int:
+        return self._rank_samples * self.mesh.data_size
+
+    @property
+    def _counted_a_step(self) -> int:
+        """How many samples, rows or batches a step takes, in the unit in which states count."""
+        return 1 if self.divide == "split" and not self._counts_rows else self._samples_a_step
+
+    @property
+    def _items_a_step(self) -> int:
+        """How many items of an iterable a step takes."""
+        return self._samples_a_step // self._samples_an_item
+
+    @property
+    def _samples_an_item(self) -> int:
+        """How many of the core's samples are in one item of an iterable."""
+        return self._samples_a_step if self.divide == "split" else 1
 
 
 def count(name: str, number: Any, *, smallest: int = 0) -> int:

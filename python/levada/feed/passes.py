@@ -13,79 +13,21 @@ from levada._levada import CorpusSource, Handoff, Layout, Membership, Mesh, Pass
 from levada.base.errors import CorruptMessage, Error, InvalidArgument, SourceError
 from levada.base.exception_texts import failure_text
 from levada.base.exits import handled, note_left
-from levada.base.iterators import Ended
-from levada.batch.balance import Balance, Samples
+from levada.batch.balance import Samples
 from levada.batch.devices import Arrive, Sender
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
-from levada.feed.losses import LossWatch, OnPeerLost
+from levada.feed.arguments import FeedArguments
+from levada.feed.losses import LossWatch
+from levada.feed.makers import Counted, Making, maker_of
 from levada.feed.peers import PeerDigests
-from levada.feed.read_ahead import ReadAhead
-from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, maker_of
+from levada.feed.readers import BackgroundReader, InlineReader, Reader, await_earlier_passes
 from levada.feed.rows import num_rows
 from levada.feed.states import MAX_SAMPLES, FeedState
 from levada.feed.torch_loaders import draw_as_reader
 from levada.job.job import close_at_exit
 from levada.job.meshes import with_cp_as_data
 from levada.pipeline.run import Run
-
-
-class FeedArguments:
-    """The arguments of a Feed that its passes read."""
-
-    source: Any
-    mesh: Mesh
-    layout: Layout
-    readers: str
-    iterate: str
-    divide: str
-    batch_size: int | None
-    balance: Balance | None
-    max_tokens: int | None
-    collate_fn: Callable[[list[Any]], Any] | None
-    tail: str
-    prefetch: int
-    skip: int
-    max_steps: int | None
-    timeout: float
-    on_peer_lost: OnPeerLost
-    access: str | None
-    allow_pickle: bool
-    record: bool
-    check: str
-    _ended: Ended
-    _ahead: ReadAhead
-    _passes: int
-    _rank_samples: int
-    """Samples, or rows, per dp rank and step; 1 if an item is a whole batch."""
-
-    _balanced_collate: Callable[[list[Any]], Any] | None
-    """Makes a batch of balanced samples that the feed itself takes from an iterable."""
-
-    _counts_rows: bool
-    """Whether an item of an iterable has `batch_size` rows per rank, so that the last one may have fewer."""
-
-    _cuts_rows: bool
-    """Whether everything in an item is cut along its rows."""
-
-    @property
-    def _samples_a_step(self) -> int:
-        return self._rank_samples * self.mesh.data_size
-
-    @property
-    def _counted_a_step(self) -> int:
-        """How many samples, rows or batches a step takes, in the unit in which states count."""
-        return 1 if self.divide == "split" and not self._counts_rows else self._samples_a_step
-
-    @property
-    def _items_a_step(self) -> int:
-        """How many items of an iterable a step takes."""
-        return self._samples_a_step // self._samples_an_item
-
-    @property
-    def _samples_an_item(self) -> int:
-        """How many of the core's samples are in one item of an iterable."""
-        return self._samples_a_step if self.divide == "split" else 1
 
 
 class JoinedFeed(NamedTuple):

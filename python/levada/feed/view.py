@@ -8,7 +8,8 @@ from typing import Any
 
 from levada._levada import Metric, Pass
 from levada.base.errors import InvalidArgument
-from levada.feed.passes import FeedArguments, FeedPass, JoinedFeed
+from levada.feed.arguments import FeedArguments
+from levada.feed.passes import FeedPass, JoinedFeed
 from levada.feed.results import gather
 from levada.feed.stats import End, FeedStats
 

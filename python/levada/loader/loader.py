@@ -19,8 +19,9 @@ from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
 from levada.feed.feed import Batch, Feed
 from levada.feed.loaders import with_article
+from levada.feed.makers import Maker
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
-from levada.feed.readers import BackgroundReader, InlineReader, Maker, Reader, await_earlier_passes
+from levada.feed.readers import BackgroundReader, InlineReader, Reader, await_earlier_passes
 from levada.feed.stats import FeedStats
 from levada.job.job import rank as own_rank
 from levada.loader import arguments

@@ -17,7 +17,7 @@ from levada.base.console import write_line
 from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
 from levada.base.exception_texts import text_of
 from levada.base.exits import without_interrupts
-from levada.feed.readers import CannotOpen, Maker, Making, Opened, ReportedError
+from levada.feed.makers import CannotOpen, Maker, Making, Opened, ReportedError
 from levada.loader.balanced import StepBalance
 from levada.loader.items import Plan, Producer, Sample, WorkerStart
 from levada.loader.items import Making as ItemMaking
