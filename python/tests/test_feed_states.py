@@ -166,7 +166,7 @@ def test_a_state_is_asked_for_as_often_as_its_bytes_to_all_ranks_cost_one_percen
     monkeypatch: pytest.MonkeyPatch, size: int, receivers: int, seconds: float
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(readers, "time", types.SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(makers, "time", types.SimpleNamespace(monotonic=lambda: now))
     state = makers.PacedState(lambda: bytes(size), False, receivers)
     assert state() is not None
     now += seconds
