@@ -18,17 +18,16 @@ from levada.base.checks import epoch_number
 from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, Timeout
 from levada.base.exception_texts import failure_text
 from levada.base.exits import handled
-from levada.corpus.corpus import Corpus
 from levada.job.groups import GroupNumbers
 from levada.job.job import close_at_exit, join, world_size
 from levada.pipeline.contents import keys_of, with_contents
 from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
 from levada.pipeline.position import Position, Saved, decode_states, position_of_rank
-from levada.pipeline.sources import divides_itself
 from levada.pipeline.stats import RunStats, StageStats
-from levada.pipeline.steps import Elsewhere, Stage, Step, build, steps_of, takes_turns, warn_of_copies
-from levada.pipeline.workers import Task, WorkerGroup
+from levada.pipeline.steps import Stage, build, steps_of, takes_turns, warn_of_copies
+from levada.pipeline.tasks import tasks_of, tokenize_texts
+from levada.pipeline.workers import WorkerGroup
 
 T = TypeVar("T")
 
@@ -45,8 +44,6 @@ _MAX_DEATHS = 3
 _OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
 """Marks the text of a PeerLost whose rank is a process of this pipeline, not a rank of its fullsync() group."""
 _numbers = GroupNumbers()  # of runs with fullsync()
-_CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
-"""By operation, the argument that must be sent to the process that runs it."""
 
 
 class Run(Generic[T]):
@@ -425,8 +422,10 @@ class Run(Generic[T]):
         if self._consumer is None:
             self._look_at_contents()
             if self.options.workers > 0 and self._worker_group is None:
-                self._tokenize_texts()
-                self._worker_group = WorkerGroup(self.options, self._tasks(), lambda: self._is_closing)
+                tokenize_texts(self._steps, self._roles)
+                options, place = self._process_options(), _place_in(self._job())
+                tasks = tasks_of(self._keyed_steps, self._roles, options, place, dispatches=self._dispatches)
+                self._worker_group = WorkerGroup(self.options, tasks, lambda: self._is_closing)
             job = self._job()
             name = f"the consumer (process {os.getpid()})"
             own = None if self._worker_group is None else self._worker_group.job
@@ -447,33 +446,9 @@ class Run(Generic[T]):
         if keys_of(self._keyed_steps) != keys_of(before):
             self._graph = build(self._keyed_steps, self.options.on_error, self.options.allow_pickle)
 
-    def _tokenize_texts(self) -> None:
-        """Tokenizes the corpora that workers read. Otherwise the workers would wait for each other to do it."""
-        for step in self._steps:
-            source = step.arguments.get("source")
-            if isinstance(source, Corpus) and self._roles[step.name] == "worker":
-                _levada.open_corpus(**source.options())
-
     def _process_options(self) -> Options:
         """Returns the options that every process gets: with the drawn seed, without the group."""
         return dataclasses.replace(self.options, seed=self.seed, group=None)
-
-    def _tasks(self) -> list[Task]:
-        processes = [("dispatcher", 0)] if self._dispatches else []
-        processes += [("worker", number) for number in range(self.options.workers)]
-        options, place = self._process_options(), _place_in(self._job())
-        return [
-            Task(role, number, [self._sent(step, role) for step in self._keyed_steps], options, place)
-            for role, number in processes
-        ]
-
-    def _sent(self, step: Step, role: str) -> Step:
-        """Returns the step without arguments that only other processes need."""
-        name = _CALLABLES.get(step.operation)
-        if name is None or self._roles[step.name] == role:
-            return step
-        divides = divides_itself(step.arguments["source"]) if step.operation == "source" else "no"
-        return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
 
     def _on_engine_error(self, kind: str, text: str, rank: int) -> Consumer | None:
         """Raises an error of the engine, with what this process knows about the others; or returns the consumer that

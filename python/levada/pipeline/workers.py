@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import io
 import multiprocessing
@@ -29,7 +28,8 @@ from levada.base.errors import InvalidArgument, PeerLost, SourceError, StageFail
 from levada.base.exits import begin, exit_text, start
 from levada.pipeline import failures
 from levada.pipeline.options import Options
-from levada.pipeline.steps import Step, build
+from levada.pipeline.steps import build
+from levada.pipeline.tasks import Task
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ANSWER = 2.0
@@ -38,24 +38,6 @@ _REPORTED = 1.0
 """Seconds within which the exit of an ended process is reported."""
 _MOMENT = 0.1
 """Seconds between two checks whether a start must be abandoned."""
-
-
-@dataclasses.dataclass
-class Task:
-    """The work of one process."""
-
-    role: str
-    """ "dispatcher" or "worker"."""
-    number: int
-    """The number of a worker, from 0."""
-    steps: list[Step]
-    options: Options
-    place: tuple[int, int]
-    """The rank that runs the pipeline, and the number of ranks."""
-
-    @property
-    def title(self) -> str:
-        return "the dispatching process" if self.role == "dispatcher" else f"worker {self.number}"
 
 
 def _check_context(context: str) -> None:
