@@ -11,11 +11,9 @@ rank (scatter), or one for each half of the ranks (mesh, dp=2,tp=N/2). bench/REA
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import pathlib
 import re
-import selectors
 import socket
 import statistics
 import subprocess
@@ -28,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import hosts as several  # noqa: E402
+from host_jobs import Job, Launcher  # noqa: E402
 
 OPS = ("broadcast", "scatter", "mesh")
 TORCH = {"broadcast": ["broadcast", "isend"], "scatter": ["isend"], "mesh": ["isend and broadcast", "isend"]}
@@ -52,7 +51,7 @@ class Coordinator:
         for _ in range(self._size):
             self._lines.append(self._server.accept()[0].makefile("rw"))
 
-    def await_all(self, job: several.Job) -> list[Any]:
+    def await_all(self, job: Job) -> list[Any]:
         """Waits for all ranks. Returns what each has sent, by rank."""
         brought: list[Any] = [None] * self._size
         for lines in self._lines:
@@ -128,7 +127,7 @@ class Samples:
 
 
 def _measure(
-    options: argparse.Namespace, hosts: several.Hosts, launcher: several.Launcher, per_host: int, folder: pathlib.Path
+    options: argparse.Namespace, hosts: several.Hosts, launcher: Launcher, per_host: int, folder: pathlib.Path
 ) -> list[dict[str, Any]]:
     size = len(hosts) * per_host
     host_of = [rank // per_host for rank in range(size)]
@@ -165,7 +164,7 @@ def _measure(
 
 
 def _measure_op(
-    op: str, ask: dict[str, Any], hosts: several.Hosts, coordinator: Coordinator, job: several.Job
+    op: str, ask: dict[str, Any], hosts: several.Hosts, coordinator: Coordinator, job: Job
 ) -> list[dict[str, Any]]:
     names = [f"levada {engine}" for engine in ask["engines"]]
     names += ["levada shm, host 0 alone"] if op == "broadcast" else []
@@ -234,7 +233,7 @@ tell(begin=begin, end=time.monotonic(), engine=job.engine)
 """
     rows = []
     count, per_host = options.join
-    with several.Hosts(count) as hosts, several.Launcher(hosts) as launcher:
+    with several.Hosts(count) as hosts, Launcher(hosts) as launcher:
         for engine in options.engine:
             seconds = []
             for _ in range(options.joins):
@@ -273,7 +272,7 @@ def main(arguments: list[str]) -> None:
     rows: list[dict[str, Any]] = []
     try:
         for count, per_host in options.hosts if options.op else ():
-            with several.Hosts(count) as hosts, several.Launcher(hosts) as launcher:
+            with several.Hosts(count) as hosts, Launcher(hosts) as launcher:
                 with tempfile.TemporaryDirectory(prefix="levada-bench-") as folder:
                     for link in options.link:
                         for host in hosts:

@@ -1,4 +1,4 @@
-"""The script of each rank of bench/hosts.py. It finds `rank`, `size` and `host` as globals, see tests/hosts.py, and its
+"""The script of each rank of bench/hosts.py. It finds `rank`, `size` and `host` as globals, see tests/host_jobs.py, and its
 task in LEVADA_BENCH_ASK."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Jobs of MPI programs on several hosts, which are network namespaces. Run by `script/check hosts`, which builds the
 programs with both MPIs. LEVADA_MPI names the MPIs, both if unset. LEVADA_KILLS sets how often a rank is killed, for
-each MPI a quarter as often as in test_hosts.py; LEVADA_FAULTS sets how often a host is cut off, over all MPIs."""
+each MPI a quarter as often as in test_host_losses.py; LEVADA_FAULTS sets how often a host is cut off, over all MPIs."""
 
 from __future__ import annotations
 

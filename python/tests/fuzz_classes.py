@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import levada
 import numpy as np
 from levada import _levada
-from levada.batch import classes
+from levada.batch import classes, instances
 
 import forging
 from forging import Forged, leaf
@@ -132,7 +132,7 @@ class Forger:
         kind = self.random.randrange(5)
         if kind == 0:
             attributes = {str(key): self.value(depth - 1) for key in self.random.sample(ATTRIBUTES, 2)}
-            factory = self.random.choice([None, *classes._FACTORIES, "os:abort", "os:system", 3])
+            factory = self.random.choice([None, *instances.FACTORIES, "os:abort", "os:system", 3])
             return [factory, attributes, [(str(self.random.choice(ATTRIBUTES)), self.value(depth - 1))]]
         if kind == 1:
             return {str(key): self.value(depth - 1) for key in self.random.sample(ATTRIBUTES, 2)}

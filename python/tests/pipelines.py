@@ -53,6 +53,25 @@ class Stateful:
         self.at = 0
 
 
+class Fickle:
+    """A source whose state may be any object."""
+
+    def __init__(self, state: Any) -> None:
+        self.begin, self.next, self.state = 0, 0, state
+
+    def __iter__(self) -> Iterator[int]:
+        self.next, self.begin = self.begin, 0
+        while self.next < 30:
+            self.next += 1
+            yield self.next - 1
+
+    def state_dict(self) -> Any:
+        return {"next": self.next, "more": self.state}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.begin = state["next"]
+
+
 class ByNumber:
     """Records which of its items were read."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import hosts as several
 import levada
 import pytest
+from host_jobs import Launcher
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +24,8 @@ def hosts() -> Iterator[several.Hosts]:
 
 
 @pytest.fixture(scope="module")
-def launcher(hosts: several.Hosts) -> Iterator[several.Launcher]:
-    with several.Launcher(hosts, ["numpy", "levada"]) as made:
+def launcher(hosts: several.Hosts) -> Iterator[Launcher]:
+    with Launcher(hosts, ["numpy", "levada"]) as made:
         yield made
 
 
@@ -80,7 +81,7 @@ exchange.all_gather(exchange.Store(), timeout=20)
 
 
 def test_what_hosts_send_each_other_is_counted_and_is_held_up_while_one_is_cut_off(
-    hosts: several.Hosts, launcher: several.Launcher, tmp_path: pathlib.Path
+    hosts: several.Hosts, launcher: Launcher, tmp_path: pathlib.Path
 ) -> None:
     script = """
 import os, socket, time
@@ -132,7 +133,7 @@ def test_an_agent_runs_commands_in_the_host_that_it_is_given(hosts: several.Host
 
 
 @pytest.mark.parametrize("which", ["torchrun", "deepspeed", "azureml", "plain", "slurm", "slurm with RANK"])
-def test_any_launcher_s_ranks_on_one_host_meet_without_torch(launcher: several.Launcher, which: str) -> None:
+def test_any_launcher_s_ranks_on_one_host_meet_without_torch(launcher: Launcher, which: str) -> None:
     script = """
 import levada
 tell(got=list(levada.Feed(range(8))), engine=levada.join().engine)
@@ -154,9 +155,7 @@ except levada.Error as error:
 
 
 @pytest.mark.parametrize("which", ["torchrun", "deepspeed", "slurm", "slurm with RANK"])
-def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(
-    launcher: several.Launcher, which: str
-) -> None:
+def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(launcher: Launcher, which: str) -> None:
     for rank, mine in enumerate(launcher.start([1, 2], ALONE, launcher=which).succeed()):
         assert mine[0]["kind"] == "Unsupported"
         assert f"rank {rank} is one of 3, but " in mine[0]["text"] and " gives this host only " in mine[0]["text"]
@@ -165,7 +164,7 @@ def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(
 
 @pytest.mark.parametrize("which", ["azureml", "plain"])
 def test_hosts_without_torch_are_missed_where_the_launcher_does_not_count_their_ranks(
-    launcher: several.Launcher, which: str
+    launcher: Launcher, which: str
 ) -> None:
     told = launcher.start([1, 2], ALONE, launcher=which).succeed()
     for mine in told:

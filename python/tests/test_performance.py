@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import json
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.append(str(ROOT / "bench"))  # last, since some of its modules have the names of tests' modules
+
+import charts  # noqa: E402
+import record as recording  # noqa: E402
+
 RESULTS = {file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "bench/results").glob("*.json"))}
 RECORDS = [(topic, key, record) for topic, results in RESULTS.items() for key, record in results["results"].items()]
 FIELDS = {"name", "unit", "value", "range", "p99", "max", "aim", "short", "peers", "limit", "source", "command", "machine", "version", "date"} | {
@@ -22,17 +27,6 @@ PARTS = {"times": "times", "read_times": "times", "share": "", "read": "MB", "me
 """The units of parts of a record that are not the record's."""
 FIGURE = re.compile(rf"{NUMBER}(?: (?:to|and) {NUMBER})? ?(%|x\b|[A-Za-z/]+)?")
 """A number, or two of one unit."""
-
-
-def module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"bench/{name}.py")
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-charts, recording = module("charts"), module("record")
 
 
 def figures_in(text: str) -> list[tuple[str, str]]:

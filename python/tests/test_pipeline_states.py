@@ -1,4 +1,4 @@
-"""Resuming a run of a pipeline: states, epochs and limits."""
+"""States of a run: where it resumes, which values they hold and which are refused; and the limits of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pathlib
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from levada import Pipeline
 from levada.pipeline import position as _positions
-from pipelines import CountsReads, Numbering, Stateful, double
+from pipelines import CountsReads, Fickle, Numbering, Stateful, double
 
 
 @pytest.mark.parametrize(("workers", "snapshot_every"), [(0, 0), (2, 0), (2, 1), (2, 7)])
@@ -34,24 +34,6 @@ def test_a_state_goes_on_with_the_very_next_item(workers: int, snapshot_every: i
             assert list(run) == (items[at:] if at < len(items) else following[:0]), at
             if at < len(items):
                 assert list(run) == following
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_state_may_be_of_any_epoch_that_set_epoch_takes(workers: int) -> None:
-    pipeline = Pipeline(range(20)).shuffle(10).dispatch().map(double)
-    for epoch in (2**62, 2**63 - 1):
-        with pipeline.run(workers, seed=3) as run:
-            run.set_epoch(epoch)
-            items = iter(run)
-            next(items)
-            state = run.state_dict()
-            rest = list(items)
-        with pipeline.run(workers, seed=3) as run:
-            run.load_state_dict(state)
-            assert run.epoch == epoch and list(run) == rest
-            for beyond in (-1, 2**63):
-                with pytest.raises(levada.InvalidArgument, match=f"from 0 to .*, got {beyond}"):
-                    run.set_epoch(beyond)
 
 
 def forked(pipeline: Pipeline[Any]) -> Pipeline[Any]:
@@ -178,117 +160,12 @@ def test_limit_pause_and_resume() -> None:
         assert list(run) == list(range(0, 60, 2))
 
 
-def test_a_new_epoch_ends_the_one_under_way() -> None:
-    with Pipeline(range(30)).dispatch().map(double).run(2, context="forkserver") as run:
-        first = iter(run)
-        assert [next(first) for _ in range(5)] == [0, 2, 4, 6, 8]
-        assert list(run) == list(range(0, 60, 2))
-        with pytest.raises(levada.InvalidArgument, match="another epoch"):
-            next(first)
-
-
-class Fickle:
-    """A source whose state may be any object."""
-
-    def __init__(self, state: Any) -> None:
-        self.begin, self.next, self.state = 0, 0, state
-
-    def __iter__(self) -> Iterator[int]:
-        self.next, self.begin = self.begin, 0
-        while self.next < 30:
-            self.next += 1
-            yield self.next - 1
-
-    def state_dict(self) -> Any:
-        return {"next": self.next, "more": self.state}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.begin = state["next"]
-
-
-class Dated(Fickle):
-    """A source whose items and state depend on the epoch."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        for item in super().__iter__():
-            yield self.epoch * 100 + item
-
-    def state_dict(self) -> Any:
-        return {**super().state_dict(), "epoch": self.epoch}
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.epoch = state["epoch"]
-
-
-def epochs_of(pipeline: Pipeline[Any], workers: int, epochs: list[int]) -> list[list[Any]]:
-    """Returns the items of each epoch. Every second epoch is started twice."""
-    found = []
-    with pipeline.run(workers, context="forkserver", seed=1) as run:
-        for number, epoch in enumerate(epochs):
-            run.set_epoch(epoch)
-            if number % 2 == 1:
-                list(itertools.islice(run, 3))
-                run.set_epoch(epoch)
-            found.append(list(run))
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("epochs", [[0, 1, 2], [0, 1, 1], [2, 1, 0]])
-def test_every_pass_of_a_source_with_a_state_begins_at_its_beginning(workers: int, epochs: list[int]) -> None:
-    def source() -> Pipeline[int]:
-        return Pipeline(Fickle(0))
-
-    whole = list(range(30))
-    more = [*whole, *whole[:10]]
-    assert epochs_of(source().dispatch(), workers, epochs) == [whole] * 3
-    assert epochs_of(source().repeat().take(40).dispatch(), workers, epochs) == [more] * 3
-    assert epochs_of(source().repeat().take(40).repeat(2).dispatch(), workers, epochs) == [more * 2] * 3
-    cycle = source().interleave(Pipeline(range(100, 140)), stop="cycle").dispatch()
-    mixed = [item for pair in zip(more, range(100, 140), strict=True) for item in pair]
-    assert epochs_of(cycle, workers, epochs) == [[*mixed, 10]] * 3
-    assert epochs_of(Pipeline(NewestEpoch(30)).dispatch(), workers, epochs) == [whole] * 3
-    dated = [list(range(epoch * 100, epoch * 100 + 30)) for epoch in epochs]
-    assert epochs_of(Pipeline(Dated()).dispatch(), workers, epochs) == dated
-
-
-def test_a_state_that_is_loaded_where_it_was_saved_goes_on_in_its_epoch() -> None:
-    with Pipeline(Dated()).run(0) as run:
-        list(run)
-        items = iter(run)
-        assert [next(items) for _ in range(3)] == [100, 101, 102]
-        state = run.state_dict()
-        assert list(items) == list(range(103, 130)) and list(run) == list(range(200, 230))
-        run.load_state_dict(state)
-        assert list(run) == list(range(103, 130))
-
-
 def test_a_state_of_too_many_values_is_not_kept() -> None:
     with (
         Pipeline(Fickle([0] * 300_000)).shuffle(5).run(0, seed=1) as run,
         pytest.warns(RuntimeWarning, match="cannot be kept, so that going on reads again .* more than 262144 values"),
     ):
         assert sorted(run) == list(range(30))
-
-
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_the_state_before_an_epoch_leads_to_its_beginning(epoch: int) -> None:
-    with Pipeline(Fickle(0)).run(0, seed=1) as run:
-        for _ in range(epoch):
-            list(run)
-        state = run.state_dict()
-        for _ in range(2):
-            assert list(run) == list(range(30))
-            run.load_state_dict(state)
 
 
 class Marked:
@@ -378,56 +255,6 @@ def test_a_forged_state_is_refused_with_a_sentence(workers: int) -> None:
                 pass
         run.load_state_dict(state)
         assert len(list(run)) == 59
-
-
-class NewestEpoch(Stateful):
-    """Like data sets that apply a loaded state, keyed by the epoch, only in iter(), and have none before the first
-    iter()."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.loaded: dict[str, int] | None = None
-        self.now: dict[str, int] | None = None
-
-    def state_dict(self) -> Any:
-        return self.now
-
-    def load_state_dict(self, state: dict[str, int] | None) -> None:
-        self.loaded = state
-
-    def __iter__(self) -> Iterator[int]:
-        epoch = self.epochs[-1]
-        begin = self.loaded["at"] if self.loaded is not None and self.loaded["epoch"] == epoch else 0
-        for item in range(begin, self.count):
-            self.now = {"at": item + 1, "epoch": epoch}
-            yield item
-
-
-@pytest.mark.parametrize("kind", [Stateful, NewestEpoch])
-@pytest.mark.parametrize("workers", [0, 1])
-def test_going_back_in_an_epoch_gives_the_same_items_whatever_a_source_does_at_iter(
-    kind: type[Stateful], workers: int
-) -> None:
-    pipeline = Pipeline(kind(60)).shuffle(10).dispatch()
-    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
-        beginning = run.state_dict()
-        items = iter(run)
-        first = next(items)
-        early = run.state_dict()
-        between = [next(items) for _ in range(40)]
-        late = run.state_dict()
-        rest = list(items)
-        for taken, state in [(41, late), (1, early), (41, late), (0, beginning)]:
-            run.load_state_dict(state)
-            assert list(itertools.islice(run, 15)) == [first, *between, *rest][taken:][:15]
-        run.load_state_dict(early)
-        assert list(run) == between + rest
-        assert sorted(run) == list(range(60))
-    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
-        run.load_state_dict(late)
-        assert list(itertools.islice(run, 5)) == rest[:5]
-        run.load_state_dict(early)
-        assert list(run) == between + rest
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -11,11 +11,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import hosts as several
 import pytest
+from host_jobs import Job, Launcher
 
 IS_WHOLE = os.environ.get("LEVADA_HOSTS") == "required"
 """Whether every rank hangs on every layout; otherwise only one does, behind a forwarder."""
@@ -94,19 +94,7 @@ IN_OPERATIONS = [
 FAULTS = int(os.environ.get("LEVADA_FAULTS", "1"))
 
 
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[several.Hosts]:
-    with several.hosts_or_skip(2) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def launcher(hosts: several.Hosts) -> Iterator[several.Launcher]:
-    with several.Launcher(hosts) as made:
-        yield made
-
-
-def errors_without(job: several.Job, hung: int) -> dict[int, dict[str, Any]]:
+def errors_without(job: Job, hung: int) -> dict[int, dict[str, Any]]:
     """Waits until all other ranks have exited. Returns the error that each of them raised, by rank."""
     others = [rank for rank in range(len(job.pids)) if rank != hung]
     job.wait_for("kind", others[:1], TIMEOUT + 60.0)
@@ -133,7 +121,7 @@ def expect_named(told: dict[int, dict[str, Any]], hung: int) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", ["stops", "sleeps", "holds the GIL"])
 @pytest.mark.parametrize("number", range(max(FAULTS, len(IN_FEEDS))))
-def test_a_rank_that_hangs_in_a_feed_is_named_and_the_others_leave(launcher: several.Launcher, how: str, number: int) -> None:
+def test_a_rank_that_hangs_in_a_feed_is_named_and_the_others_leave(launcher: Launcher, how: str, number: int) -> None:
     ranks, hung = IN_FEEDS[number % len(IN_FEEDS)]
     moment = random.Random(number)
     environment = {"HANG_RANK": str(hung), "HANG_HOW": how}
@@ -149,7 +137,7 @@ def test_a_rank_that_hangs_in_a_feed_is_named_and_the_others_leave(launcher: sev
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", range(max(FAULTS, len(IN_OPERATIONS))))
-def test_the_others_leave_a_rank_that_hangs_in_an_operation(launcher: several.Launcher, number: int) -> None:
+def test_the_others_leave_a_rank_that_hangs_in_an_operation(launcher: Launcher, number: int) -> None:
     kind, ranks, hung = IN_OPERATIONS[number % len(IN_OPERATIONS)]
     job = launcher.start(ranks, JOIN + WORK[kind] + UNTIL_ERROR, environment={"HANG_RANK": str(hung)})
     job.wait_for("works", range(4))
@@ -161,7 +149,7 @@ def test_the_others_leave_a_rank_that_hangs_in_an_operation(launcher: several.La
 
 
 @pytest.mark.timeout(180)
-def test_a_path_that_loses_large_packets_is_named(hosts: several.Hosts, launcher: several.Launcher) -> None:
+def test_a_path_that_loses_large_packets_is_named(hosts: several.Hosts, launcher: Launcher) -> None:
     environment = {"HANG_RANK": "-1", "LEVADA_SILENCE": "3"}
     script = JOIN + WORK["feed"].replace(f"timeout={TIMEOUT}", "timeout=60") + UNTIL_ERROR
     job = launcher.start([2, 2], script, environment=environment)
@@ -173,7 +161,7 @@ def test_a_path_that_loses_large_packets_is_named(hosts: several.Hosts, launcher
     assert any("has taken no data from it for 3 s: is the MTU the same on the way?" in text for text in texts), texts
 
 
-def test_timeouts_that_differ_between_ranks_are_refused_at_the_start(launcher: several.Launcher) -> None:
+def test_timeouts_that_differ_between_ranks_are_refused_at_the_start(launcher: Launcher) -> None:
     script = JOIN + """
 try:
     for batch in levada.Feed(range(8), group=job, timeout=7 if rank == 1 else 60): pass
@@ -208,7 +196,7 @@ tell(steps=steps)
 
 @pytest.mark.timeout(int(SOAK_SECONDS) + 180)
 def test_ranks_that_are_stopped_and_links_that_are_cut_for_a_while_change_no_batch(
-    hosts: several.Hosts, launcher: several.Launcher
+    hosts: several.Hosts, launcher: Launcher
 ) -> None:
     moment, until = random.Random(7), time.time() + SOAK_SECONDS
     environment = {"HANG_RANK": "-1", "SOAK_UNTIL": str(until), "LEVADA_SILENCE": str(SILENCE)}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
-import hosts as several
 import process_groups
 import pytest
+from host_jobs import Launcher
 
 WITHIN = 5.0
 """Seconds from a rank's end to the other ranks' lines on a busy machine; half a second on an idle one."""
@@ -192,14 +191,8 @@ def test_on_peer_lost_takes_two_words_or_a_function() -> None:
         levada.Feed([], on_peer_lost="print")
 
 
-@pytest.fixture(scope="module")
-def two_hosts() -> Iterator[several.Launcher]:
-    with several.hosts_or_skip(2) as hosts, several.Launcher(hosts) as launcher:
-        yield launcher
-
-
 @pytest.mark.parametrize("end", ["raises", "exits", "is killed"])
-def test_ranks_of_two_hosts_report_it_too(two_hosts: several.Launcher, end: str) -> None:
+def test_ranks_of_two_hosts_report_it_too(launcher: Launcher, end: str) -> None:
     script = PROLOGUE + _script(end, engine="shm+c10d").replace('until_told("line")', "time.sleep(3)")
-    job = two_hosts.start(2, script)
+    job = launcher.start(2, script)
     _assert_reported([each.told for each in job.finish(90)], end)

@@ -1,5 +1,5 @@
-"""Runs, compiles or compares every code block of the pages that is not Python, by the rule in RULES; test_pages.py does
-so for Python. Run by `script/check python-torch`."""
+"""Runs, compiles or compares every code block of the pages that is not Python, by the rule in RULES; test_pages.py names
+the tests that run Python. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 

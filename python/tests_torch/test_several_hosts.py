@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import hosts as several
 import pytest
@@ -35,12 +34,6 @@ sys.exit(max(abs(rank.wait()) for rank in ranks))
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[several.Hosts]:
-    with several.hosts_or_skip(2) as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,0 +1,120 @@
+"""Instances of data classes and mappings: their fields, keys and attributes as parts of a message, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections import Counter, OrderedDict, UserDict, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from levada.base.errors import CorruptMessage
+from levada.batch.leaves import PLAIN, expect
+
+Key = str | int
+
+FACTORIES = {
+    f"{cls.__module__}:{cls.__qualname__}": cls
+    for cls in (list, dict, set, frozenset, tuple, int, float, complex, bool, str, bytes, bytearray, OrderedDict, Counter)
+}
+"""Factories of a defaultdict, by name."""
+
+
+def is_dataclass(cls: Any) -> bool:
+    return dataclasses.is_dataclass(cls)
+
+
+def key_names(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
+    """Returns the keys in the form of a message, strings and integers, and those of these names that replace another
+    key."""
+    given = list(keys)
+    taken = {key for key in given if type(key) is str}
+    names: list[Key] = []
+    others: list[tuple[str, Any]] = []
+    for key in given:
+        if type(key) is str or (type(key) is int and -(2**63) <= key < 2**63):
+            names.append(key)
+            continue
+        name = repr(key)
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        names.append(name)
+        others.append((name, key))
+    return names, others
+
+
+@functools.lru_cache(1024)
+def field_names(cls: Any) -> list[str]:
+    """Returns the names of a data class's fields, which the caller must not change."""
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
+    """Returns the plain values that a data class keeps in addition to its fields. Other attributes, and those computed
+    on demand, may describe the whole batch, of which a rank gets a part."""
+    attributes = getattr(value, "__dict__", {})
+    if len(attributes) == len(names):
+        return None
+    cls = type(value)
+    return {name: each for name, each in attributes.items() if _is_note(cls, name, each, names)} or None
+
+
+def _is_note(cls: type, name: Any, value: Any, names: list[str]) -> bool:
+    """Returns whether it is an attribute other than the fields: a plain value that shadows no method or property."""
+    is_plain = type(name) is str and type(value) in PLAIN and name not in names
+    return is_plain and not hasattr(type(inspect.getattr_static(cls, name, None)), "__get__")
+
+
+def name_of_factory(factory: Any, path: str) -> str:
+    for name, each in FACTORIES.items():
+        if each is factory:
+            return name
+    raise TypeError(
+        f"{path} cannot cross between ranks: {factory!r} is not one of {', '.join(cls.__name__ for cls in FACTORIES.values())}"
+    )
+
+
+def make_record(cls: Any, name: str, keys: list[Key], children: list[Any], notes: Any) -> Any:
+    names = field_names(cls)
+    if keys != names or len(children) != len(names):
+        raise CorruptMessage(f"the message gives a {name} the fields {keys}, and here it has {names}")
+    made = object.__new__(cls)
+    for field, child in zip(names, children, strict=True):
+        object.__setattr__(made, field, child)
+    if notes is not None:
+        expect(type(notes) is dict and all(_is_note(cls, each, notes[each], names) for each in notes), name)
+        _set_attributes(made, name, notes)
+    return made
+
+
+def _set_attributes(made: Any, name: str, attributes: dict[str, Any]) -> None:
+    try:
+        own = object.__getattribute__(made, "__dict__")
+    except AttributeError:
+        raise CorruptMessage(f"the message gives attributes to a {name}, which can have none") from None
+    own.update(attributes)
+
+
+def make_mapping(cls: Any, form: Any, name: str, factory: Any, attributes: dict[str, Any], items: dict[Any, Any]) -> Any:
+    if form is Mapping and is_dataclass(cls):
+        return cls(**{str(key): value for key, value in items.items()})
+    if form is UserDict:
+        made = object.__new__(cls)
+        _set_attributes(made, name, {**attributes, "data": items})
+        return made
+    made = cls(items) if form is Mapping else _dict(cls, form, name, factory, items)
+    if attributes:
+        _set_attributes(made, name, attributes)
+    return made
+
+
+def _dict(cls: Any, base: Any, name: str, factory: Any, items: dict[Any, Any]) -> Any:
+    made = base.__new__(cls)
+    if base is defaultdict and factory is not None:
+        expect(type(factory) is str and factory in FACTORIES, f"default_factory of a {name}")
+        base.__init__(made, FACTORIES[factory])
+    for key, value in items.items():
+        base.__setitem__(made, key, value)
+    return made
