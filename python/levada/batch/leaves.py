@@ -143,6 +143,11 @@ def _dtype(name: Any) -> Any:
     return found
 
 
+def _sizes(sizes: Any) -> Any:
+    expect(all(-(1 << 63) <= size < 1 << 63 for size in list_of(sizes, int)), "size of torch")
+    return _torch().Size(sizes)
+
+
 def _device(name: Any) -> Any:
     expect(re.fullmatch(r"[a-z0-9_]{1,32}(:\d{1,4})?", typed(name, str)) is not None, "device of torch")
     return _torch().device(name)
@@ -167,7 +172,7 @@ LEAVES = {
     "numpy:ndarray": Leaf(_array_parts, _array),
     **{f"numpy:{name}": Leaf(_array_parts, _scalar) for name in ("str_", "bytes_", "datetime64", "timedelta64")},
     "PIL.Image:Image": Leaf(_image_parts, _image),
-    "torch:Size": Leaf(list, lambda sizes: _torch().Size(list_of(sizes, int))),
+    "torch:Size": Leaf(list, _sizes),
     "torch:dtype": Leaf(lambda dtype: str(dtype).partition(".")[2], _dtype),
     "torch:device": Leaf(str, _device),
 }
