@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from levada.base.checks import check_choice, whole_number
+from levada.base.checks import check_choice, check_function, whole_number
 from levada.base.errors import InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.corpus.corpus import Corpus
@@ -61,13 +61,6 @@ def _is(value: Any, module: str, name: str) -> bool:
     return found is not None and isinstance(value, found)
 
 
-def check_sampler(name: str, sampler: Any) -> None:
-    """Raises InvalidArgument for a sampler that yields only one rank's part of the data."""
-    why = why_partial(sampler)
-    if why is not None:
-        raise InvalidArgument(f"{name} cannot be used, since the loader divides the items itself: {why}")
-
-
 def seed_of(seed: Any, generator: Any) -> int:
     """Returns the seed, or that of a generator, without drawing from it."""
     number = whole_number("seed", seed)
@@ -83,7 +76,8 @@ def seed_of(seed: Any, generator: Any) -> int:
 
 
 def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any, num_samples: Any, epochs: Any) -> None:
-    """Raises InvalidArgument for two arguments that both decide the order."""
+    """Raises InvalidArgument for two arguments that both decide the order, and for a sampler that yields only one rank's
+    part of the data."""
     given = [name for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler), ("weights", weights)) if value is not None]
     if len(given) > 1:
         raise InvalidArgument(f"{' and '.join(given)} each decide which items are drawn: leave out all but one")
@@ -94,6 +88,9 @@ def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any
         raise InvalidArgument(f"{lists[0]} is listed for one epoch at a time: leave out epochs")
     if weights is not None and not isinstance(weights, Mapping) and shuffle:
         raise InvalidArgument("weights draw items at random, with replacement: leave out shuffle")
+    for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if (why := why_partial(each)) is not None:
+            raise InvalidArgument(f"{name} cannot be used, since the loader divides the items itself: {why}")
 
 
 def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: Any, on_error: str) -> Balance | None:
@@ -114,6 +111,23 @@ def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: 
     if on_error == "skip":
         raise InvalidArgument('on_error="skip" does not go with balance or max_tokens: which rank has an item depends on all of them')
     return made
+
+
+def check_steps(batch_size: Any, *, is_batched: bool, drops: bool, pads: bool, in_order: bool) -> None:
+    """Raises InvalidArgument for arguments that contradict each other. `is_batched`: by a batch_sampler."""
+    if is_batched and (batch_size not in (None, 1) or drops):
+        raise InvalidArgument("batch_sampler makes the batches: leave out batch_size and drop_last")
+    if drops and pads:
+        raise InvalidArgument("drop_last leaves out the last step, and pad_last fills it: choose one")
+    if not in_order:
+        raise InvalidArgument("in_order=False cannot be had: which batch a step has would depend on the workers' speed")
+
+
+def check_functions(**functions: Any) -> None:
+    """Raises InvalidArgument for an argument that is neither a function nor None."""
+    for name, function in functions.items():
+        if function is not None:
+            check_function(name, function)
 
 
 def lengths_of(lengths: Any, dataset: Any, items: int | None) -> Lengths | None:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from levada import _levada
-from levada._levada import Handoff, Metric
-from levada.base.checks import check_choice, check_function, check_seconds, epoch_number
+from levada._levada import Handoff
+from levada.base.checks import check_choice, check_seconds, epoch_number
 from levada.base.errors import InvalidArgument
 from levada.base.exception_texts import failure_text, text_of
 from levada.base.keywords import explain_unknown
 from levada.batch.balance import Balance, Cost
 from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
-from levada.feed.feed import Batch, Feed
+from levada.feed.feed import Batch
 from levada.feed.loaders import with_article
 from levada.feed.makers import Maker
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.feed.readers import BackgroundReader, InlineReader, Reader, await_earlier_passes
-from levada.feed.stats import FeedStats
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
 from levada.loader.balanced import StepBalance
@@ -32,13 +30,13 @@ from levada.loader.orders import Listed, Order, list_sampler
 from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned, with_counts
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers, start_fork_server
 from levada.loader.states import LoaderState
+from levada.loader.view import LoaderView
 
-_SAMPLES = "levada_feed_samples_total"
 _ENDLESS = 1 << 50
 """More draws than any run takes: the end of an endless pass."""
 
 
-class DataLoader(Feed[Batch]):
+class DataLoader(LoaderView[Batch]):
     """Reads a map-style data set by index and feeds it to the ranks of a mesh: `for batch in loader`.
 
     Each item is made once in the whole job, by worker processes of one rank at each data coordinate; the tp, cp and pp
@@ -126,29 +124,16 @@ class DataLoader(Feed[Batch]):
         self._epochs = count_or_none("epochs", epochs, smallest=1)
         num_samples = count_or_none("num_samples", num_samples, smallest=1)
         arguments.check_order(
-            shuffle=bool(shuffle),
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            weights=weights,
-            num_samples=num_samples,
-            epochs=epochs,
+            shuffle=bool(shuffle), sampler=sampler, batch_sampler=batch_sampler, weights=weights, num_samples=num_samples, epochs=epochs
         )
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-            arguments.check_sampler(name, each)
-        if batch_sampler is not None and (batch_size not in (None, 1) or drop_last):
-            raise InvalidArgument("batch_sampler makes the batches: leave out batch_size and drop_last")
-        if self.drop_last and self.pad_last:
-            raise InvalidArgument("drop_last leaves out the last step, and pad_last fills it: choose one")
-        if not in_order:
-            raise InvalidArgument("in_order=False cannot be had: which batch a step has would depend on the workers' speed")
+        is_batched = batch_sampler is not None
+        arguments.check_steps(batch_size, is_batched=is_batched, drops=self.drop_last, pads=self.pad_last, in_order=in_order)
         check_choice("on_error", on_error, ("raise", "skip"))
-        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
-            if function is not None:
-                check_function(name, function)
+        arguments.check_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
         context = arguments.context_name(multiprocessing_context)
         check_seconds("timeout", timeout if timeout != 0 else 1800.0)
         balanced = arguments.balance_of(balance, max_tokens, lengths, on_error)
-        if balanced is not None and (samples is None or sampler is not None or batch_sampler is not None or pad_last):
+        if balanced is not None and (samples is None or sampler is not None or is_batched or pad_last):
             raise InvalidArgument("balanced steps take batch_size, and no sampler, batch_sampler or pad_last")
         if feed.get("prefetch_to_device") and self.num_workers == 0:
             raise InvalidArgument("prefetch_to_device=True needs num_workers of 1 or more: without workers no batch is made ahead")
@@ -165,7 +150,7 @@ class DataLoader(Feed[Batch]):
         )
         self.batch_size = samples
         self.collate_fn = collate_fn if collate_fn is not None or balanced is not None or batch_size is None else collate
-        self._user_sampler, self._lists_batches = sampler if batch_sampler is None else batch_sampler, batch_sampler is not None
+        self._user_sampler, self._lists_batches = batch_sampler if is_batched else sampler, is_batched
         self._order: Order | None = None
         if self.dataset is not None:
             self._order = Order(self.dataset, self.seed, shuffle=bool(shuffle), weights=weights, num_samples=num_samples)
@@ -410,56 +395,6 @@ class DataLoader(Feed[Batch]):
         if self._workers is not None:
             self._workers.close()
 
-    # Properties of a batch
-
-    @property
-    def valid(self) -> int | None:
-        """Number of the last batch's first samples that count; the others are repeated ones. None with balance."""
-        return 0 if self._taken is None else self._taken.valid
-
-    @property
-    def stats(self) -> FeedStats:
-        """Counts of the pass so far. `samples` are those that count, without padding."""
-        stats = super().stats
-        return stats if self.balance is not None else replace(stats, samples=self._samples)
-
-    def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
-        """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is only among them with
-        balance: the core counts the other batches, and not their samples."""
-        return [each for each in super().metrics(labels) if self.balance is not None or each.name != _SAMPLES]
-
-    @property
-    def global_valid(self) -> int:
-        """Number of samples of the last step that count, on all ranks. Includes those that on_error="skip" left out."""
-        return 0 if self._taken is None else self._taken.global_valid
-
-    @property
-    def numbers(self) -> list[int] | None:
-        """The items drawn for the last batch. None with balance, and with a sampler on ranks that do not read."""
-        taken = self._taken
-        if taken is None or taken.valid is None:
-            return None
-        part = taken.plan.division.part(taken.step, taken.coordinate)
-        return self._numbers_of(taken.plan, part.first, part.draws)
-
-    @property
-    def global_tokens(self) -> int | None:
-        """The number of tokens of the last step on all ranks, from `lengths`; None if unknown on this rank."""
-        taken = self._taken
-        if taken is None or self._lengths is None:
-            return None
-        numbers = self._numbers_of(taken.plan, *taken.plan.division.step(taken.step))
-        return None if numbers is None else sum(self._lengths(numbers))
-
-    def _numbers_of(self, plan: Plan, first: int, draws: int) -> list[int] | None:
-        if plan.listed is not None:
-            lists = plan.listed.numbers(first, draws)
-        elif self._order is not None and self._user_sampler is None:
-            lists = self._order.numbers(plan.epoch, first, draws)
-        else:
-            return None
-        return [number for each in lists for number in each]
-
     @property
     def epoch(self) -> int:
         """The epoch of the last batch in a pass; otherwise that of the next pass."""
@@ -482,20 +417,6 @@ class DataLoader(Feed[Batch]):
             raise TypeError(f"this DataLoader has no length: {reason}")
         whole = self._division(0, draws).steps
         return whole if self.max_steps is None else min(whole, self.max_steps)
-
-    @property
-    def valid_rows(self) -> int:
-        """The number of the last batch's rows that hold samples; the rows after them are padding. 0 before the first
-        batch."""
-        return self.valid or 0
-
-    def gather(self, results: Any) -> Any:
-        """Returns the results of the last step, a row per sample in the samples' order and without those of padding, as
-        Feed.gather() does. Collective. Raises InvalidArgument for balanced steps, whose samples have no fixed
-        position."""
-        if self.valid is None:
-            raise InvalidArgument("gather() is for batches of known samples; balanced steps have none")
-        return super().gather(results)
 
     def item(self, position: int, epoch: int | None = None) -> Any:
         """Makes the item at a position of an epoch, by default the current one, in this process and with the same

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from levada import _levada
+from levada._levada import Membership
 from levada.base.errors import CorruptMessage, InvalidArgument
 
 VERSION = 4
@@ -79,6 +80,11 @@ class Saved(NamedTuple):
         if not 0 <= seed <= _MAX_SEED or not 0 <= epoch < _END_OF_EPOCHS:
             raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
         return Saved(seed, epoch, None if packed is None else Position.decode(packed))
+
+
+def place_in(job: Membership | None) -> tuple[int, int]:
+    """Returns rank and size; 0 and 1 if this rank runs the pipeline alone."""
+    return (0, 1) if job is None else (job.rank, job.size)
 
 
 def decode_states(state: Any) -> tuple[Saved, list[Position]]:

@@ -23,7 +23,7 @@ from levada.job.job import close_at_exit, join, world_size
 from levada.pipeline.contents import keys_of, with_contents
 from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
-from levada.pipeline.position import Position, Saved, decode_states, position_of_rank
+from levada.pipeline.position import Position, Saved, decode_states, place_in, position_of_rank
 from levada.pipeline.stats import RunStats, StageStats
 from levada.pipeline.steps import Stage, build, steps_of, takes_turns, warn_of_copies
 from levada.pipeline.tasks import tasks_of, tokenize_texts
@@ -41,8 +41,6 @@ _END_OF_EPOCHS = 2**63
 """Epoch numbers are below this, as in the C++ core."""
 _MAX_DEATHS = 3
 """How often processes may die after the same item."""
-_OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
-"""Marks the text of a PeerLost whose rank is a process of this pipeline, not a rank of its fullsync() group."""
 _numbers = GroupNumbers()  # of runs with fullsync()
 
 
@@ -100,7 +98,7 @@ class Run(Generic[T]):
                 try:
                     self._begin_epoch(consumer)
                 except PeerLost as error:
-                    self._note_death(self._lost(str(error), error.rank) or error, consumer.given)
+                    self._note_death(self._lost(error) or error, consumer.given)
                     consumer = self._start_again()
                     self._begin_epoch(consumer)
             self._begun, self._is_over, self._is_stuck = self._epoch, False, False
@@ -151,7 +149,7 @@ class Run(Generic[T]):
                 f"{' > '.join(stages)}; resume with the stages that it was saved with"
             )
         turns = self._keeps_order and takes_turns(self._end_stage, self.options.on_error)
-        return position_of_rank(self._loaded, *_place_in(self._job()), takes_turns=turns)
+        return position_of_rank(self._loaded, *place_in(self._job()), takes_turns=turns)
 
     def _stage_names(self) -> list[str]:
         return [step.name if step.name == step.operation else f"{step.operation} {step.name}" for step in self._steps]
@@ -244,7 +242,7 @@ class Run(Generic[T]):
             )
         with self._closed_if_asked(consumer):
             items, at, cursor = consumer.save()
-        rank, ranks = _place_in(self._ranks)
+        rank, ranks = place_in(self._ranks)
         return Position(self._stage_names(), self.options.workers, self._keeps_order, rank, ranks, items, at, cursor)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -279,7 +277,7 @@ class Run(Generic[T]):
         try:
             order()
         except PeerLost as error:
-            lost = self._lost(str(error), error.rank)
+            lost = self._lost(error)
             if lost is None or self.options.on_worker_death != "replace":
                 raise lost or error from None
 
@@ -423,7 +421,7 @@ class Run(Generic[T]):
             self._look_at_contents()
             if self.options.workers > 0 and self._worker_group is None:
                 tokenize_texts(self._steps, self._roles)
-                options, place = self._process_options(), _place_in(self._job())
+                options, place = self._process_options(), place_in(self._job())
                 tasks = tasks_of(self._keyed_steps, self._roles, options, place, dispatches=self._dispatches)
                 self._worker_group = WorkerGroup(self.options, tasks, lambda: self._is_closing)
             job = self._job()
@@ -431,7 +429,7 @@ class Run(Generic[T]):
             own = None if self._worker_group is None else self._worker_group.job
             try:
                 self._consumer = _levada.consume(
-                    own, self._graph, self._process_options(), _place_in(job), name, job, self._name_among_ranks
+                    own, self._graph, self._process_options(), place_in(job), name, job, self._name_among_ranks
                 )
                 self._ranks = job
             except BaseException:
@@ -459,19 +457,12 @@ class Run(Generic[T]):
         if kind == "Timeout":
             self._is_stuck = True
             raise Timeout(f"{text}\n\n{workers.describe()}")
-        lost = self._lost(text, rank)
+        lost = workers.loss_of(text, rank)
         return None if lost is None else self._replace(lost)
 
-    def _lost(self, text: str, rank: int) -> PeerLost | None:
-        """Returns a PeerLost that says which process of this pipeline has died, and how; None if none has."""
-        workers = self._worker_group
-        assert workers is not None
-        at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost(rank)
-        if at is None:
-            return None
-        lost = PeerLost(workers.exit_text(at))
-        lost.rank = rank
-        return lost
+    def _lost(self, error: PeerLost) -> PeerLost | None:
+        assert self._worker_group is not None
+        return self._worker_group.loss_of(str(error), error.rank)
 
     def _replace(self, lost: PeerLost) -> Consumer:
         """Starts new processes and returns their consumer, which resumes after the last item taken."""
@@ -485,7 +476,7 @@ class Run(Generic[T]):
                     consumer.take_over(before)
                     return consumer
                 except PeerLost as error:
-                    lost = self._lost(str(error), error.rank) or error
+                    lost = self._lost(error) or error
 
     def _note_death(self, lost: PeerLost, given: int) -> None:
         """Raises `lost` unless processes are replaced, or if they have died too often after the same item."""
@@ -507,8 +498,3 @@ class Run(Generic[T]):
 
     def _end_epoch(self) -> None:
         self._is_over = True
-
-
-def _place_in(job: Membership | None) -> tuple[int, int]:
-    """Returns rank and size; 0 and 1 if this rank runs the pipeline alone."""
-    return (0, 1) if job is None else (job.rank, job.size)

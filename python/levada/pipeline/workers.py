@@ -36,6 +36,8 @@ _ANSWER = 2.0
 """Seconds within which a process that does not hang in the kernel writes its stack."""
 _REPORTED = 1.0
 """Seconds within which the exit of an ended process is reported."""
+_OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
+"""Marks the text of a PeerLost whose rank is a process of this pipeline, not a rank of its fullsync() group."""
 _MOMENT = 0.1
 """Seconds between two checks whether a start must be abandoned."""
 
@@ -158,6 +160,16 @@ class WorkerGroup:
         if 0 < rank <= len(self._processes):
             multiprocessing.connection.wait([self._processes[rank - 1].sentinel], _REPORTED)
         return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
+
+    def loss_of(self, text: str, rank: int) -> PeerLost | None:
+        """Returns a PeerLost that says which process has ended, and how; None if none has. `text`, `rank`: those of the
+        engine's PeerLost."""
+        at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else self.lost(rank)
+        if at is None:
+            return None
+        lost = PeerLost(self.exit_text(at))
+        lost.rank = rank
+        return lost
 
     def _request_stack(self, at: int) -> None:
         """Makes a process write its stack."""

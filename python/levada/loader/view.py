@@ -1,0 +1,90 @@
+"""The properties of a DataLoader's latest batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from levada._levada import Metric
+from levada.base.errors import InvalidArgument
+from levada.feed.feed import Batch, Feed
+from levada.feed.stats import FeedStats
+from levada.loader.balanced import Lengths
+from levada.loader.items import Plan
+from levada.loader.orders import Order
+from levada.loader.passes import Taken
+
+_SAMPLES = "levada_feed_samples_total"
+
+
+class LoaderView(Feed[Batch]):
+    """The attributes of a DataLoader that describe its latest batch and the step that it belongs to."""
+
+    _order: Order | None
+    _user_sampler: Any
+    _lengths: Lengths | None
+    _taken: Taken | None
+    _samples: int
+
+    @property
+    def valid(self) -> int | None:
+        """Number of the last batch's first samples that count; the others are repeated ones. None with balance."""
+        return 0 if self._taken is None else self._taken.valid
+
+    @property
+    def stats(self) -> FeedStats:
+        """Counts of the pass so far. `samples` are those that count, without padding."""
+        stats = super().stats
+        return stats if self.balance is not None else replace(stats, samples=self._samples)
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
+        """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is only among them with
+        balance: the core counts the other batches, and not their samples."""
+        return [each for each in super().metrics(labels) if self.balance is not None or each.name != _SAMPLES]
+
+    @property
+    def global_valid(self) -> int:
+        """Number of samples of the last step that count, on all ranks. Includes those that on_error="skip" left out."""
+        return 0 if self._taken is None else self._taken.global_valid
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """The items drawn for the last batch. None with balance, and with a sampler on ranks that do not read."""
+        taken = self._taken
+        if taken is None or taken.valid is None:
+            return None
+        part = taken.plan.division.part(taken.step, taken.coordinate)
+        return self._numbers_of(taken.plan, part.first, part.draws)
+
+    @property
+    def global_tokens(self) -> int | None:
+        """The number of tokens of the last step on all ranks, from `lengths`; None if unknown on this rank."""
+        taken = self._taken
+        if taken is None or self._lengths is None:
+            return None
+        numbers = self._numbers_of(taken.plan, *taken.plan.division.step(taken.step))
+        return None if numbers is None else sum(self._lengths(numbers))
+
+    def _numbers_of(self, plan: Plan, first: int, draws: int) -> list[int] | None:
+        if plan.listed is not None:
+            lists = plan.listed.numbers(first, draws)
+        elif self._order is not None and self._user_sampler is None:
+            lists = self._order.numbers(plan.epoch, first, draws)
+        else:
+            return None
+        return [number for each in lists for number in each]
+
+    @property
+    def valid_rows(self) -> int:
+        """The number of the last batch's rows that hold samples; the rows after them are padding. 0 before the first
+        batch."""
+        return self.valid or 0
+
+    def gather(self, results: Any) -> Any:
+        """Returns the results of the last step, a row per sample in the samples' order and without those of padding, as
+        Feed.gather() does. Collective. Raises InvalidArgument for balanced steps, whose samples have no fixed
+        position."""
+        if self.valid is None:
+            raise InvalidArgument("gather() is for batches of known samples; balanced steps have none")
+        return super().gather(results)
