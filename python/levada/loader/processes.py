@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pickle
@@ -267,5 +268,6 @@ def start_fork_server() -> None:
     server: Any = import_module("multiprocessing.forkserver")
     if getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:
         context.set_forkserver_preload(["__main__", "levada", *(["torch"] if "torch" in sys.modules else [])])
-    with one_thread_each(1), without_interrupts():
+    # If it cannot start, the start of a worker says why.
+    with contextlib.suppress(OSError), one_thread_each(1), without_interrupts():
         server.ensure_running()
