@@ -189,5 +189,21 @@ TEST(Exchange, RefusesTheCallOfAnotherThreadMeanwhile) {
   });
 }
 
+TEST(Exchange, RestoresTheStatusOfEachRank) {
+  const ExchangeRequest request{{{{1}, numbered_ids(40)}}, {"tokens"}};
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    Exchange exchange(engine);
+    engine->post(Status::make("computing", 7 + rank));
+    for (int round = 0; round < 20; ++round) {  // ranks wait in most of them
+      SampleStore store;
+      if (rank == 0) store.store(made_samples(numbered_ids(40), {"tokens"}));
+      exchange.redistribute(store, request, {.chunk_bytes = 64});
+      EXPECT_STREQ(engine->status(rank).operation.data(), "computing");
+      EXPECT_EQ(engine->status(rank).step, 7 + rank);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace levada

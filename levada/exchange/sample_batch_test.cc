@@ -147,6 +147,7 @@ TEST(SampleBatch, MetaGoesThroughJson) {
       3, {{"n", std::int64_t{1} << 60}, {"text", std::string("ü\n")}, {"nothing", None{}}, {"m", encode_tree(Tree())}});
   const auto meta = batch.meta();
   EXPECT_FALSE(meta.has_data());
+  EXPECT_NE(meta, batch);
   EXPECT_EQ(SampleBatch::from_json(meta.to_json()), meta);
   EXPECT_THAT(refusal([&] { static_cast<void>(meta.item("tokens", 0)); }), HasSubstr("sample a, key tokens"));
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <thread>
 
 #include "levada/engine/inproc/inproc.h"
 #include "levada/feed/errors_testing.h"
@@ -114,6 +115,30 @@ TEST(FeedTimeouts, FullMemorySaysWhoHoldsWhat) {
                 },
                 {.memory_bytes = 3 << 20});
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), ContainsRegex("rank [01] holds")));
+}
+
+TEST(FeedStatus, IsReadingWhileAReaderReadsInsideNextWhateverArrives) {
+  std::latch reading(1);
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    std::shared_ptr<Engine> group;
+    const auto slow = [&](std::int64_t first) {
+      if (first != 2) return;
+      reading.count_down();
+      for (int look = 0; look < 50; ++look) {
+        EXPECT_STREQ(group->status(0).operation.data(), "reading");
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    };
+    Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.before = slow}), {.batch = 1, .ahead = false});
+    group = feed.group();
+    EXPECT_TRUE(feed.next());
+    if (engine->info().rank == 1) {
+      reading.wait();
+      feed.request_stop();
+    }
+    while (feed.next()) {
+    }
+  });
 }
 
 }  // namespace

@@ -85,6 +85,16 @@ TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
   EXPECT_EQ(other.end()->message, "broken");
 }
 
+TEST(FeedProtocol, OfFailuresAtTheSameStepThatOfTheFirstReaderIsTold) {
+  Lead lead({.ranks = {0, 1, 2}});
+  for (const int reader : {2, 1}) {
+    lead.apply(Stopped{reader, {.cause = FeedEnd::Cause::failed, .at = at(1), .rank = reader, .message = "broken"}});
+  }
+  for (const int reader : {0, 1, 2}) lead.apply(Ready{reader, at(1)});
+  ASSERT_TRUE(lead.end());
+  EXPECT_EQ(lead.end()->rank, 1);
+}
+
 TEST(FeedProtocol, ReadersThatDivideAStepDifferentlyEndTheFeedBeforeIt) {
   Lead lead({.ranks = {0, 4}});
   lead.apply(Ready{0, at(1), 11});

@@ -148,5 +148,13 @@ TEST(WorkBound, HoldsTokensAndWorkUpTo62Bits) {
   EXPECT_EQ(tokens_of_rank(INT64_MAX, 3), 2 * half);
 }
 
+TEST(WaitingBound, CountsTheTokensForWhichAMicroBatchHasNoRoom) {
+  const std::vector<Demand> demands{{{10, 0}, 2}, {{4, 0}, 1}, {{4, 0}, 1}, {{4, 0}, 1}};
+  // Ranks wait 10 for the costliest sample. Two ranks do at most 20 of the 22 in that time, if they have room for all 5
+  // tokens. With room for 4, they do at most 18: the cheapest token is left, which costs 4.
+  EXPECT_EQ(waiting_bound(demands, &Work::first, 2, 3), 10 + 1);
+  EXPECT_EQ(waiting_bound(demands, &Work::first, 2, 2), 10 + 2);
+}
+
 }  // namespace
 }  // namespace levada

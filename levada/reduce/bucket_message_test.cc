@@ -54,6 +54,10 @@ TEST(BucketLayout, HasTheSameHashForTheSameSpecAlone) {
 TEST(BucketLayout, RefusesABucketLargerThanAnAddressSpace) {
   const auto fault = fault_of([] { BucketLayout(spec_of({{1}, {std::int64_t{1} << 60}}), 64); });
   EXPECT_EQ(fault, "InvalidArgument: a bucket cannot hold input 1: 64 pieces of float32 [1152921504606846976]");
+  const auto bytes_of = [](std::int64_t piece) { return BucketLayout(spec_of({{piece}}, dtypes::uint8), 8).bytes(); };
+  constexpr std::int64_t eighth = std::int64_t{1} << 60;
+  EXPECT_EQ(bytes_of(eighth - 9), (std::uint64_t{1} << 63) - 64) << "rounded up to 64 bytes";
+  EXPECT_THAT(fault_of([&] { bytes_of(eighth - 8); }), HasSubstr("a bucket cannot hold input 0"));
 }
 
 TEST(CollectiveSpec, IsReadAsItWasWritten) {

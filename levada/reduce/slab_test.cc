@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "levada/engine/inproc/inproc.h"
+#include "levada/reduce/tensor_slabs.h"
 
 namespace levada {
 namespace {
@@ -84,6 +85,26 @@ TEST_F(Slabs, AreReleasedWithTheirMessageWhoeverHoldsATensorThatWasEntered) {
   EXPECT_GT(engine_->memory_in_use(), 0U);
   message = {};
   EXPECT_EQ(engine_->memory_in_use(), 0U);
+}
+
+TEST(TensorSlabs, ReleaseTheSlabOfAGroupThatIsLeft) {
+  const std::shared_ptr<Engine> group = inproc::make_group(1).front(), other = inproc::make_group(1).front();
+  TensorSlabs slabs(1 << 20);
+  int made = 0;
+  const auto next = [&](Engine& engine) {
+    return slabs.next(engine, dtypes::float32, 400, {}, [&](std::size_t bytes) {
+      ++made;
+      return std::make_shared<Slab>(engine, *engine.try_allocate(Slab::block_bytes(bytes)));
+    });
+  };
+  static_cast<void>(next(*group)->make_tensor(dtypes::float32, {100}));
+  static_cast<void>(next(*other)->make_tensor(dtypes::float32, {100}));
+  slabs.leave(*group);
+  EXPECT_EQ(group->memory_in_use(), 0U);
+  EXPECT_GT(other->memory_in_use(), 0U);
+  EXPECT_EQ(made, 2);
+  next(*group);  // or another group, at its address
+  EXPECT_EQ(made, 3);
 }
 
 }  // namespace
