@@ -3,6 +3,8 @@
 
 #include <future>
 #include <new>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "levada/engine/collect.h"
@@ -189,20 +191,30 @@ TEST(Exchange, RefusesTheCallOfAnotherThreadMeanwhile) {
   });
 }
 
-TEST(Exchange, RestoresTheStatusOfEachRank) {
-  const ExchangeRequest request{{{{1}, numbered_ids(40)}}, {"tokens"}};
-  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
-    const int rank = engine->info().rank;
-    Exchange exchange(engine);
-    engine->post(Status::make("computing", 7 + rank));
-    for (int round = 0; round < 20; ++round) {  // ranks wait in most of them
-      SampleStore store;
-      if (rank == 0) store.store(made_samples(numbered_ids(40), {"tokens"}));
-      exchange.redistribute(store, request, {.chunk_bytes = 64});
-      EXPECT_STREQ(engine->status(rank).operation.data(), "computing");
-      EXPECT_EQ(engine->status(rank).step, 7 + rank);
-    }
-  });
+TEST(Exchange, RestoresTheStatusOfARankThatHadToWait) {
+  SampleBatch sample({"a"});
+  sample.set("tokens", Tensor::zeros(dtypes::uint8, {2 << 20}), Seqlens::one_each({2 << 20}));
+  inproc::run_ranks(
+      2,
+      [&](const std::shared_ptr<Engine>& engine) {
+        const int rank = engine->info().rank;
+        SampleStore store;
+        std::optional<Block> held;
+        if (rank == 0) {
+          store.store(sample);
+          held = engine->try_allocate(7 << 20);  // leaves no room for a message
+          ASSERT_TRUE(held);
+        }
+        engine->post(Status::make("computing", 7));
+        const auto poll = [&] {
+          if (std::string_view(engine->status(rank).operation.data()) == "exchange") held.reset();
+        };
+        Exchange(engine).redistribute(store, {{{{1}, {"a"}}}, {"tokens"}}, {.chunk_bytes = 1 << 20, .poll = poll});
+        EXPECT_FALSE(held) << "rank 0 has waited";
+        EXPECT_STREQ(engine->status(rank).operation.data(), "computing");
+        EXPECT_EQ(engine->status(rank).step, 7);
+      },
+      {.memory_bytes = 8 << 20});
 }
 
 }  // namespace
