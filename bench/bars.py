@@ -16,7 +16,7 @@ STYLE = """
   .grid { stroke: #d8dee4; stroke-width: 1 }
   .mark { stroke: #24292f; stroke-width: 1.5 }
   .ours { fill: #0072b2 } .ours.more { fill: #0072b2; fill-opacity: 0.45 }
-  .theirs { fill: #8c959f }
+  .theirs { fill: #8c959f } .theirs.more { fill-opacity: 0.45 }
   .behind { fill: #d55e00 } .behind.more { fill: #d55e00; fill-opacity: 0.45 }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 }

@@ -113,6 +113,7 @@ BALANCE = {
 LIVING = ("living/a-tp4", "living/c-tp4", "living/c-dp4")
 LOADERS = {
     "": "Levada",
+    "Levada, fork": "Levada, fork",
     "torch DataLoader": "torch",
     "StatefulDataLoader": "torchdata",
     "datasets, streaming": "datasets",
@@ -126,6 +127,8 @@ LOADERS = {
 
 FAR = 0.8
 SHORTS = {
+    "living/c-dp4": ("A pass over 512 JPEGs, 4 readers", "torch's DataLoader"),
+    "living/f-dp4": ("First batch of 1,000 shards", "SPDL"),
     "balance/64-equal-call": ("Dividing a step, equal counts", "time of verl and slime, which divide it less evenly"),
     "hosts/near-beyond": ("Two hosts: the reader's own host", "time beyond a feed within it"),
     "fan_out/publish-32-to-4": ("Publishing to 32 sleeping processes", "in times of publishing to 4"),
@@ -343,14 +346,13 @@ def living_chart() -> str:
     drawn = {name: loaders_of(record(name)) for name in LIVING if name.partition("/")[2] in RESULTS["living"]["results"]}
     longest = max((each.get("value", 0) for of in drawn.values() for each in of.values()), default=1)
     step = next(each for each in (1, 2, 5, 10, 20, 50, 100) if longest / each <= 7)
-    ticks = {float(each): f"{each}" for each in range(0, int(longest) + step, step)}
-    chart = Chart("A pass of other loaders", "seconds; the lighter part is the time until the first batch", linear(max(ticks)), ticks, 0)
+    ticks = {float(each): f"{each}" for each in range(0, int(longest) + 2 * step, step)}
+    chart = Chart("A pass of other loaders", "seconds; the darker part is the time until the first batch", linear(max(ticks)), ticks, 0)
     for name, of in drawn.items():
         chart.add_group(record(name)["name"])
         for loader, each in of.items():
             if "value" in each:
-                ends = (max(each["value"] - each["first"], 0.0), each["value"])
-                chart.add_bar(loader, "", ends, text_of(each["value"], "s"), "ours" if loader == "Levada" else "theirs")
+                chart.add_bar(loader, "", (each["first"], each["value"]), f"{each['value']:.2f} s", "ours" if loader.startswith("Levada") else "theirs")
     return chart.drawn()
 
 
@@ -400,7 +402,7 @@ def living_table() -> str:
         cells = []
         for loader in LOADERS.values():
             each = of.get(loader, {})
-            cells.append((number(each["value"]) if "value" in each else "-") + ("*" if "says" in each else ""))
+            cells.append((f"{each['value']:.2f}" if "value" in each else "-") + ("*" if "says" in each else ""))
             if "says" in each:
                 sentences.append(f"- * {found['name']}, {loader}: {each['says'].rstrip('.')}.")
         lines.append(f"| {found['name']} | {' | '.join(cells)} |")

@@ -68,7 +68,9 @@ class Trial:
         source.mkdir(exist_ok=True)
         self.count += 1
         out = str(self.folder / f"cells/{self.count}")
-        return self.jobs[name].run(work=work, source=str(source), folder=str(source / arm_of(name, work).storage), mesh=mesh, out=out, **more) | {"out": out}
+        kind = arm_of(name, work)
+        assert kind is not None
+        return self.jobs[name].run(work=work, source=str(source), folder=str(source / kind.storage), mesh=mesh, out=out, **more) | {"out": out}
 
     def measure(self, name: str, key: str, mesh: str) -> Result:
         if key != "e":
@@ -154,9 +156,10 @@ def main(arguments: list[str]) -> int:
         trial = Trial(pathlib.Path(name), options.arm, options.smoke)
         for done in range(1, options.rounds + 1):
             for key in options.workload:
+                arms = [arm for arm in options.arm if arm_of(arm, WORKLOADS[key]) is not None]
                 meshes = {"e": ("dp=4", "dp=2,tp=2"), "f": ("dp=4",)}.get(key, MESHES)
-                for mesh in (mesh for mesh in meshes if mesh in (options.mesh or MESHES)):
-                    for arm in options.arm:
+                for mesh in (mesh for mesh in meshes if arms and mesh in (options.mesh or MESHES)):
+                    for arm in arms:
                         result = trial.measure(arm, key, mesh)
                         measured.setdefault((key, mesh), {}).setdefault(arm, []).append(result)
                         print(key, mesh, arm, {each: result.get(each) for each in (*MEASURES, "says")}, file=sys.stderr, flush=True)

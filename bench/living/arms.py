@@ -349,6 +349,7 @@ class Levada(Arm):
     """A Corpus of tokens or text, a DataLoader of the others."""
 
     title = "Levada"
+    context: str | None = None
 
     def __init__(self) -> None:
         import torch  # noqa: F401
@@ -359,10 +360,18 @@ class Levada(Arm):
 
     def open(self, work: Workload, folder: pathlib.Path, decode: Decoder, place: Place) -> Any:
         mesh = self.levada.Mesh.parse(place.mesh)
-        return self.levada.DataLoader(Records(folder, decode), BATCH, True, seed=SEED, num_workers=WORKERS, collate_fn=collate, mesh=mesh)
+        options = {"seed": SEED, "num_workers": WORKERS, "collate_fn": collate, "multiprocessing_context": self.context}
+        return self.levada.DataLoader(Records(folder, decode), BATCH, True, mesh=mesh, **options)
 
     def close(self, loader: Any) -> None:
         loader.close()
+
+
+class LevadaFork(Levada):
+    """Workers that are forked when the loader is made, as torch's are when a pass begins."""
+
+    title = "Levada, fork"
+    context = "fork"
 
 
 class LevadaCorpus(Levada):
@@ -402,8 +411,12 @@ ARMS: dict[str, type[Arm]] = {
     "grain": Grain,
     "spdl": Spdl,
     "levada": Levada,
+    "levada-fork": LevadaFork,
 }
 
 
-def arm_of(name: str, work: Workload) -> type[Arm]:
-    return LevadaCorpus if name == "levada" and work.kind in ("tokens", "text") else ARMS[name]
+def arm_of(name: str, work: Workload) -> type[Arm] | None:
+    """Returns the class of an arm for a workload, or None where it is no other than another arm's."""
+    if work.kind in ("tokens", "text"):
+        return {"levada": LevadaCorpus, "levada-fork": None}.get(name, ARMS[name])
+    return ARMS[name]

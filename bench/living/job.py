@@ -268,6 +268,7 @@ def main() -> None:
         cell = json.loads(line)
         work = Workload(*cell["work"])
         kind = arm_of(name, work)
+        assert kind is not None
         if kind not in made:
             made[kind] = kind()
         arm = made[kind]
