@@ -22,6 +22,7 @@ PACKAGES = {
     "grain": "grain",
     "spdl": "spdl",
     "levada": "levada",
+    "levada-fork": "levada",
 }
 
 
@@ -46,8 +47,8 @@ def test_each_rank_of_a_mesh_gets_its_samples_once(arm: str) -> None:
         pytest.skip(f"{PACKAGES[arm]} is not installed")
     (row,) = rows("--workload", "c", "--mesh", "dp=2,tp=2", "--arm", arm)
     assert "says" not in row, row["says"]
-    assert 0 < row["first"] <= row["seconds"] and row["cpu"] > 0 and row["memory"] > 0
-    assert row["made"] == (1 if arm == "levada" else 2)
+    assert 0 < row["first"] <= row["seconds"] and row["cpu"] > 0 and row["memory"] >= 0
+    assert row["made"] == (1 if PACKAGES[arm] == "levada" else 2)
 
 
 @pytest.mark.timeout(300)
