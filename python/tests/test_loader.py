@@ -117,6 +117,27 @@ loader.close()
         assert "The workers were making these items, or the next ones: " in rank[1]["text"] and " 37" in rank[1]["text"]
 
 
+def test_forked_workers_are_replaced_and_start_again_after_a_close_by_the_fork_server(tmp_path: pathlib.Path) -> None:
+    main = f"""
+import warnings
+os.makedirs({str(tmp_path)!r} + "/once", exist_ok=True)
+data = Dies({str(tmp_path)!r} + "/once", 1)
+loader = levada.DataLoader(data, 4, mesh="dp=2", num_workers=2, persistent_workers=False, multiprocessing_context="fork")
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    counts = [sum(loader.valid for _ in loader) for _ in range(2)]
+    loader.close()
+    counts.append(sum(loader.valid for _ in loader))
+    loader.close()
+tell(counts=counts, said=[str(each.message) for each in said])
+"""
+    told = succeed(tmp_path, 2, script(DIES, main))
+    assert [rank[0]["counts"] for rank in told] == [[24, 24, 24]] * 2
+    said = [text for rank in told for text in rank[0]["said"]]
+    assert sum("was killed by SIGKILL" in text for text in said) == 1
+    assert sum('processes start by "forkserver" from now on' in text for text in said) == 2 and len(said) == 3
+
+
 HANGS = """
 class Hangs:
     def __len__(self): return 48

@@ -27,7 +27,7 @@ from levada.pipeline.position import Position, Saved, decode_states, place_in, p
 from levada.pipeline.stats import RunStats, StageStats
 from levada.pipeline.steps import Stage, build, steps_of, takes_turns, warn_of_copies
 from levada.pipeline.tasks import tasks_of, tokenize_texts
-from levada.pipeline.workers import WorkerGroup
+from levada.pipeline.workers import WorkerGroup, startable_again
 
 T = TypeVar("T")
 
@@ -420,6 +420,8 @@ class Run(Generic[T]):
         if self._consumer is None:
             self._look_at_contents()
             if self.options.workers > 0 and self._worker_group is None:
+                if self._last_report is not None:  # of processes that have ended
+                    self.options = startable_again(self.options)
                 tokenize_texts(self._steps, self._roles)
                 options, place = self._process_options(), place_in(self._job())
                 tasks = tasks_of(self._keyed_steps, self._roles, options, place, dispatches=self._dispatches)
@@ -488,9 +490,7 @@ class Run(Generic[T]):
         if self._deaths == _MAX_DEATHS:
             lost.args = (f"{lost}, after item {given}, as {_MAX_DEATHS - 1} times before: another restart would end there too",)
             raise lost
-        warnings.warn(
-            f"{lost}; the processes of the pipeline are started again and resume after item {given}", stacklevel=5
-        )
+        warnings.warn(f"{lost}; the processes of the pipeline are started again and resume after item {given}", stacklevel=5)
 
     def _start_again(self) -> Consumer:
         self._end(0.0, is_idle=True)

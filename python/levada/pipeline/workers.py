@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import io
 import multiprocessing
@@ -47,6 +48,16 @@ def _check_context(context: str) -> None:
     reason = _levada.unforkable() if context == "fork" else None
     if reason is not None:
         raise Unsupported(f'{reason}, which a fork would not have; use context="forkserver" or "spawn"')
+
+
+def startable_again(options: Options) -> Options:
+    """Returns options by which a run can start its processes again: by the fork server, with a warning, if they were
+    forked before this process had threads that a fork would not have."""
+    reason = _levada.unforkable() if options.context == "fork" else None
+    if reason is None:
+        return options
+    warnings.warn(f'{reason}, which a fork would not have; processes start by "forkserver" from now on', stacklevel=6)
+    return dataclasses.replace(options, context="forkserver")
 
 
 class WorkerGroup:
