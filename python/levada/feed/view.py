@@ -71,7 +71,8 @@ class PassView(FeedArguments):
     def end(self) -> End | None:
         """How the pass has ended; None while it runs."""
         core = self._core
-        return None if core is None or core.end is None else End(**core.end)
+        end = None if core is None else core.end  # asked once: another thread may begin a call meanwhile
+        return None if end is None else End(**end)
 
     @property
     def stats(self) -> FeedStats:

@@ -283,9 +283,9 @@ class Run(Generic[T]):
 
     def stats(self) -> RunStats:
         """Returns the counts of the run so far, of each stage over all processes."""
-        if self._consumer is None:
+        if (consumer := self._consumer) is None:
             return RunStats()
-        counts = self._consumer.stats(self._graph)
+        counts = consumer.stats(self._graph)
         stages = {name: StageStats(**of_stage) for name, of_stage in counts.pop("stages").items()}
         return RunStats(stages, **counts)
 
