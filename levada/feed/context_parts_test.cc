@@ -110,6 +110,12 @@ PartsByRank run_blocks(const Mesh& mesh, const FeedOptions& options, const std::
       const BlockPart part{{tokens.begin(), tokens.end()}, {ends.begin(), ends.end()}, batch->cp_size, batch->cp_rank};
       EXPECT_LE(std::ssize(part.tokens), options.balance->max_tokens);
       EXPECT_EQ(batch->samples, std::ssize(part.ends) - 1);
+      if (batch->micro + 1 == batch->num_micro && options.readers.kind == Readers::Kind::one) {
+        const auto begin = batch->step * options.batch * mesh.data_size();
+        StepTotals totals{.samples = options.batch * mesh.data_size()};
+        for (auto g = begin; g < begin + totals.samples; ++g) totals.tokens += lengths[static_cast<std::size_t>(g)];
+        EXPECT_EQ(batch->totals, totals);
+      }
       const std::lock_guard lock(mutex);
       const auto [place, is_new] = parts[{batch->step, batch->micro}].emplace(slot, part);
       EXPECT_EQ(place->second, part) << "ranks of one dp x cp coordinate receive the same";

@@ -313,7 +313,7 @@ class Feed::Impl {
   }
 
   Batch hand_out(Inbox::Arrival arrival, Clock::time_point called) {
-    auto envelope = feed_protocol::decode_envelope(arrival.envelope);
+    auto envelope = decode<feed_protocol::Envelope>(arrival.envelope);
     const auto at = follower_.at();
     const bool is_balanced = envelope.num_micro > 0;
     if (envelope.round != at.round || at.micro >= std::max<std::int64_t>(envelope.num_micro, 1)) {
@@ -337,6 +337,7 @@ class Feed::Impl {
             .samples = micro.samples,
             .cp_size = envelope.cp_size,
             .cp_rank = cp_rank,
+            .totals = envelope.totals,
             .content = std::move(arrival.content),
             .cursor = std::move(envelope.cursor)};
   }

@@ -62,6 +62,9 @@ struct Batch {
   /// Number of context-parallel ranks that share the samples, and the index of this one among them: the part that it
   /// has. 1 and 0 without Balance::max_cp.
   int cp_size = 1, cp_rank = 0;
+  /// Totals of the step up to this micro-batch, over all data-parallel ranks, as StepCounter counts. In the last
+  /// micro-batch they are those of the whole step. Empty if several ranks read.
+  std::optional<StepTotals> totals;
   FlatTree content;
   /// The source's position after this step, the same on every rank; a StepCursor if steps are balanced. Empty unless
   /// this is the last micro-batch of its step: a run can only resume between steps.

@@ -83,7 +83,16 @@ std::int64_t position(const Batch& batch) {
 /// The samples that each dp coordinate received, by step and micro-batch.
 using Given = std::map<std::pair<std::int64_t, std::int64_t>, std::map<int, std::vector<std::int64_t>>>;
 
-/// Runs a feed over all ranks. Checks that ranks that share a coordinate receive the same.
+/// Returns the totals of samples [begin, end), as far as there are so many.
+StepTotals totals_of(const std::vector<std::int64_t>& lengths, std::int64_t begin, std::int64_t end) {
+  StepTotals totals;
+  for (auto g = begin; g < std::min(end, std::ssize(lengths)); ++g) {
+    totals += {.samples = 1, .tokens = lengths[static_cast<std::size_t>(g)]};
+  }
+  return totals;
+}
+
+/// Runs a feed over all ranks. Checks that ranks that share a coordinate receive the same, and the totals of each step.
 Given run(const Mesh& mesh, const FeedOptions& options, const std::vector<std::int64_t>& lengths) {
   Given given;
   std::mutex mutex;
@@ -97,8 +106,12 @@ Given run(const Mesh& mesh, const FeedOptions& options, const std::vector<std::i
       if (batch->micro + 1 < batch->num_micro) {
         EXPECT_TRUE(batch->cursor.empty());
       } else {
-        const auto end = options.first_sample + (batch->step + 1) * options.batch * mesh.data_size();
+        const auto step_samples = options.batch * mesh.data_size();
+        const auto end = options.first_sample + (batch->step + 1) * step_samples;
         EXPECT_EQ(position(*batch), std::min(end, std::ssize(lengths)));
+        const auto totals = totals_of(lengths, end - step_samples, end);
+        EXPECT_EQ(batch->totals.value_or(totals), totals);
+        EXPECT_GE(batch->totals.has_value(), options.readers.kind == Readers::Kind::one);
       }
       EXPECT_EQ(batch->samples, std::ssize(mine));
       EXPECT_LE(batch->tensor("tokens").shape()[1], options.balance->max_tokens);

@@ -57,6 +57,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, std::shared_ptr<Source> source,
       tail_(options.tail),
       divides_sequences_(levada::divides_sequences(wiring.layout, wiring.mesh)),
       may_part_labels_(may_part_labels(wiring.layout, wiring.mesh)),
+      reads_all_(wiring.readers.size() == 1),
       first_(options.first_sample),
       steps_(options.steps),
       trace_(options.trace) {
@@ -71,10 +72,8 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, std::shared_ptr<Source> source,
     }
     units_.back().outboxes.emplace_back(wiring_.data[static_cast<std::size_t>(&audience - wiring_.audiences.data())]);
   }
-  const bool is_alone = std::ranges::all_of(
-      wiring_.audiences, [&](const Audience& other) { return other.from == wiring_.audiences.front().from; });
   const bool compares_all = std::ranges::any_of(units_, &Unit::is_shared);
-  samples_first_unit_ = !is_alone && !compares_all && !source_->is_by_number();
+  samples_first_unit_ = !reads_all_ && !compares_all && !source_->is_by_number();
 }
 
 void FeedRounds::sample_first_unit(std::int64_t round, const AllocateBlock& allocate) {
@@ -91,6 +90,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
     announce(round);
     if (is_sampled(round) && units_.front().number != 0) sample_first_unit(round, allocate);
     std::vector<std::shared_ptr<UnitBatch>> batches;
+    StepTotals totals;
     for (Unit& unit : units_) {
       batches.push_back(std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)}));
       UnitBatch& batch = *batches.back();
@@ -99,6 +99,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
       batch.content = flatten(*tree, unit.schema);
       unit.schema = batch.content.schema;
       tree.reset();
+      if (reads_all_) totals = totals_after(unit, round, totals, batch.content);
       if (unit.is_shared || (unit.number == 0 && is_sampled(round)))
         digests_.push_back(digest_of(unit.number, batch.content, *source_));
       batch.way = copy_mode_for(units_.size() * tensor_bytes(batch.content));
@@ -106,7 +107,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
       if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
     }
     std::vector<Outgoing> outgoing;
-    for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
+    for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, totals, batches[i], allocate, outgoing);
     const auto micro = source_->micro_batch(begin_of(round));
     LEVADA_ASSERT(outgoing.size() == audiences_of(wiring_.audiences, wiring_.rank()).size(),
                   "a round has one message for each audience of its reader");
@@ -150,6 +151,10 @@ std::int64_t FeedRounds::samples_in(std::int64_t round) const {
   return size ? std::clamp<std::int64_t>(*size - begin_of(round), 0, round_samples()) : round_samples();
 }
 
+std::int64_t FeedRounds::samples_in(std::int64_t round, const Unit& unit) const {
+  return std::clamp<std::int64_t>(samples_in(round) - unit.number * unit_samples_, 0, unit_samples_);
+}
+
 bool FeedRounds::is_over(std::int64_t round) {
   if (steps_ && next_.step >= *steps_) {
     end(FeedEnd::Cause::steps);
@@ -167,7 +172,7 @@ std::optional<Tree> FeedRounds::read_unit(const Unit& unit, std::int64_t round, 
   const auto wanted = std::min(unit_samples_, samples_in(round) - offset);
   std::optional<Tree> batch;
   if (wanted > 0) batch = source_->read(begin_of(round) + offset, wanted, memory);
-  const auto samples = std::clamp<std::int64_t>(samples_in(round) - offset, 0, unit_samples_);
+  const auto samples = samples_in(round, unit);
   if (batch.has_value() != (samples > 0)) {
     throw SourceError(fmt::format("the source has {} samples in all, but gave {} for number {}",
                                   source_->size().value_or(0), batch ? "some" : "none", begin_of(round) + offset));
@@ -176,19 +181,30 @@ std::optional<Tree> FeedRounds::read_unit(const Unit& unit, std::int64_t round, 
   return is_whole ? std::move(batch) : complete(unit, round, std::move(batch));
 }
 
+StepTotals FeedRounds::totals_after(Unit& unit, std::int64_t round, StepTotals before, const FlatTree& batch) const {
+  if (const auto micro = source_->micro_batch(begin_of(round))) return micro->read;
+  const auto samples = samples_in(round, unit);
+  const auto rows = samples * source_->rows_per_sample(batch);
+  const bool is_padded = tail_ == Tail::pad && samples < unit_samples_;
+  before += is_padded ? unit.counter.count(batch, rows) : unit.counter.count(batch);
+  before.samples += rows;
+  return before;
+}
+
 std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch) {
-  const auto samples = samples_in(round) - unit.number * unit_samples_;
-  const auto padding = tail_ == Tail::pad ? unit_samples_ - std::max<std::int64_t>(samples, 0) : 0;
+  const auto samples = samples_in(round, unit);
+  const auto padding = tail_ == Tail::pad ? unit_samples_ - samples : 0;
   if (samples > 0) return padding > 0 ? with_padding(*batch, samples, samples, padding) : std::move(batch);
   HeapMemory heap;
   const auto last = source_->read(*source_->size() - 1, 1, heap);
   if (!last) throw SourceError("the source did not give its last sample a second time");
-  const auto rows = source_->rows_per_sample(*last);
+  const auto rows = source_->rows_per_sample(flatten(*last));
   return with_padding(*last, rows, 0, padding * rows);
 }
 
-void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,
-                         const AllocateBlock& allocate, std::vector<Outgoing>& outgoing) {
+void FeedRounds::prepare(Unit& unit, std::int64_t round, const StepTotals& totals,
+                         const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
+                         std::vector<Outgoing>& outgoing) {
   const FlatTree& content = batch->content;
   const auto samples = samples_in(round);
   fan_out_.short_samples = tail_ == Tail::short_ && samples < round_samples() ? samples : 0;
@@ -198,7 +214,8 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<U
                                                    .samples = micro ? micro->samples : samples,
                                                    .num_micro = micro ? micro->num_micro : 0,
                                                    .cp_size = micro ? micro->cp_size : 1,
-                                                   .cursor = source_->cursor(begin_of(round) + samples)});
+                                                   .cursor = source_->cursor(begin_of(round) + samples),
+                                                   .totals = reads_all_ ? std::optional(totals) : std::nullopt});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];

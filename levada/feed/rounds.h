@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "levada/base/trace.h"
+#include "levada/feed/step_counter.h"
 #include "levada/feed/wiring.h"
 #include "levada/sources/source.h"
 #include "levada/transfer/outbox.h"
@@ -77,12 +78,16 @@ class FeedRounds {
     std::vector<Outbox> outboxes;
     std::vector<UnitPlan> plans;
     Schema schema;  ///< that of the previous batch, and most likely of the next one
+    StepCounter counter;
   };
 
   std::int64_t round_samples() const { return wiring_.units * unit_samples_; }
   std::int64_t begin_of(std::int64_t round) const { return first_ + round * round_samples(); }
-  /// Returns the number of samples in the round, as far as is known.
+  /// Returns the number of samples in the round, or in one of its batches, as far as is known.
   std::int64_t samples_in(std::int64_t round) const;
+  std::int64_t samples_in(std::int64_t round, const Unit& unit) const;
+  /// Returns the totals of the step up to this batch, `before` being those of the round's earlier ones.
+  StepTotals totals_after(Unit& unit, std::int64_t round, StepTotals before, const FlatTree& batch) const;
   /// Returns whether there is no such round, and if so records the end.
   bool is_over(std::int64_t round);
   /// Announces to the source the samples that this round and the next ones will read.
@@ -95,8 +100,8 @@ class FeedRounds {
   /// Completes a batch that has fewer samples than a full unit, as the tail option says. `batch` is empty if the unit
   /// has no samples.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
-  void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
-               std::vector<Outgoing>& outgoing);
+  void prepare(Unit& unit, std::int64_t round, const StepTotals& totals, const std::shared_ptr<UnitBatch>& batch,
+               const AllocateBlock& allocate, std::vector<Outgoing>& outgoing);
   const UnitPlan& plan_of(Unit& unit, const FlatTree& batch);
   void end(FeedEnd::Cause cause);
 
@@ -107,6 +112,7 @@ class FeedRounds {
   Tail tail_;
   bool divides_sequences_;
   bool may_part_labels_;
+  bool reads_all_;  ///< there is no other reader
   bool samples_first_unit_ = false;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;

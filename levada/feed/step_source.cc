@@ -49,6 +49,10 @@ Tree StepSource::gather(int rank, int micro, Memory& memory) {
   auto row = samples_->gather(numbers, memory);
   if (options_.balance.max_cp > 1 && !has_checked_row_) check_row(row, options_.cuts, options_.balance.max_cp);
   has_checked_row_ = true;
+  if (options_.reads_all) {
+    step_.read += counter_.count(row);
+    step_.read.samples += std::ssize(numbers);
+  }
   return row;
 }
 
@@ -132,7 +136,8 @@ std::optional<MicroBatch> StepSource::micro_batch(std::int64_t number) const {
       .num_micro = step_.plan.num_micro,
       .samples = static_cast<std::int64_t>(members.size()),
       .cp_size = step_.plan.cp_size_at(static_cast<int>(number % options_.ranks), static_cast<int>(micro)),
-      .division = step_.division};
+      .division = step_.division,
+      .read = step_.read};
 }
 
 BalanceSeries StepSource::balance() const {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "levada/feed/step_counter.h"
 #include "levada/feed/tail.h"
 #include "levada/plan/delay_queue.h"
 #include "levada/plan/layout.h"
@@ -25,7 +26,8 @@ struct StepOptions {
   std::int64_t first_sample = 0;
   std::vector<DelayedSample> delayed = {};  ///< earlier samples that still wait for a step
   Tail tail = Tail::drop;                   ///< whether a last step that is not full is kept (short_) or dropped
-  bool reads_all = false;  ///< all micro-batches are read here, so the samples of the next step are announced ahead
+  /// All micro-batches are read here: so the samples of the next step are announced ahead, and totals are known.
+  bool reads_all = false;
 };
 
 /// A Source of micro-batches: number round * ranks + r is the share of data-parallel rank r in that round, or with
@@ -71,6 +73,7 @@ class StepSource final : public Source {
     std::vector<std::int64_t> samples;  ///< sample numbers
     StepPlan plan;
     std::uint64_t division = 0;  ///< hash of the samples in each micro-batch of this step and all earlier ones
+    StepTotals read = {};        ///< totals of the micro-batches read
 
     std::int64_t end_round() const { return first_round + plan.num_micro; }
   };
@@ -84,6 +87,7 @@ class StepSource final : public Source {
   std::shared_ptr<Source> samples_;
   StepOptions options_;
   DelayQueue queue_;
+  StepCounter counter_;
   std::int64_t announced_;
   std::optional<double> unbalanced_;  ///< work of the busiest rank if the source's order had been kept
   Step step_;

@@ -7,11 +7,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "levada/plan/sample_cost.h"
 #include "levada/tensor/tensor.h"
+#include "levada/tree/schema.h"
 #include "levada/tree/tree.h"
 
 namespace levada {
@@ -26,6 +28,22 @@ struct ReadStats {
 /// Start of the activity() of a source that re-reads earlier items; followed by "37 of 50".
 inline constexpr std::string_view rereading = "re-reading item ";
 
+/// Counts of a step over all data-parallel ranks.
+struct StepTotals {
+  std::int64_t samples = 0;  ///< without padding
+  std::int64_t tokens = 0;   ///< positions of the sequences
+  std::int64_t labels = 0;   ///< positions with a loss
+
+  static auto fields(auto& self) { return std::tie(self.samples, self.tokens, self.labels); }
+  StepTotals& operator+=(const StepTotals& other) {
+    samples += other.samples;
+    tokens += other.tokens;
+    labels += other.labels;
+    return *this;
+  }
+  bool operator==(const StepTotals&) const = default;
+};
+
 /// Identifies the part of a step that a batch is.
 struct MicroBatch {
   std::int64_t step = 0;                  ///< from 0
@@ -33,6 +51,7 @@ struct MicroBatch {
   std::int64_t samples = 0;               ///< number of samples in it
   int cp_size = 1;                        ///< consecutive data coordinates that each have a part of it
   std::uint64_t division = 0;             ///< hash of how this step and all earlier ones are divided into batches
+  StepTotals read = {};                   ///< totals of the step's batches that have been read here
   bool ends_step() const { return micro + 1 == num_micro; }
   bool operator==(const MicroBatch&) const = default;
 };
@@ -61,7 +80,7 @@ class Source {
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
 
   /// Returns the number of rows along dim 0 that each sample has in a `batch` returned by read().
-  virtual std::int64_t rows_per_sample(const Tree& /*batch*/) const { return 1; }
+  virtual std::int64_t rows_per_sample(const FlatTree& /*batch*/) const { return 1; }
 
   /// Returns a common divisor of all segment lengths in packed rows; 0 if rows are not packed.
   virtual std::int64_t segment_multiple() const { return 0; }

@@ -682,6 +682,12 @@ class Pass:
         """This rank's index among them."""
 
     @property
+    def totals(self) -> tuple[int, int, int] | None:
+        """
+        Samples, tokens and labels of the step up to the batch taken last, over all data ranks.
+        """
+
+    @property
     def whole_steps(self) -> int: ...
 
     @property

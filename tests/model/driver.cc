@@ -129,7 +129,12 @@ Json as_json(const Batch& batch) {
     }
   }
   ByteReader reader(batch.cursor);
-  return {{"step", batch.step}, {"samples", batch.samples}, {"cursor", reader.get<I>()}, {"leaves", leaves}};
+  const auto& totals = batch.totals;
+  return {{"step", batch.step},
+          {"samples", batch.samples},
+          {"cursor", reader.get<I>()},
+          {"totals", totals ? Json{totals->samples, totals->tokens, totals->labels} : Json()},
+          {"leaves", leaves}};
 }
 
 FeedOptions options_of(const Json& feed) {

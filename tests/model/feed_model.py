@@ -133,6 +133,24 @@ def batch_of(feed: Json, first: int, here: int, total: int, size: int) -> Json:
     return batch
 
 
+def num_readers(feed: Json, mesh: Mesh) -> int:
+    readers = feed["readers"]
+    numbers = {"one": 1, "host": 1, "all": mesh.size, "spread": mesh.extent("dp")}  # all ranks are on one host
+    return numbers[readers] if readers in numbers else prod(mesh.extent(axis) for axis in readers.split(","))
+
+
+def totals_of(made: list[Json], counts: list[int]) -> list[int]:
+    """Returns the samples, tokens and labels of a step. `counts` are the samples of its batches that are not padding."""
+    totals = [sum(counts), 0, 0]
+    for batch, count in zip(made, counts):
+        totals[1] += batch["tokens"][:count].size if "tokens" in batch else 0
+        if "loss_mask" in batch:
+            totals[2] += np.count_nonzero(batch["loss_mask"][:count])
+        elif "labels" in batch:
+            totals[2] += batch["labels"][:count].size  # driver.cc makes no negative ones
+    return totals
+
+
 # Placements
 
 
@@ -325,7 +343,7 @@ def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal],
         if knows_size and is_over:
             return batches, [], "exhausted"
         short = here if splits and feed["tail"] == "short" and here < batch * ranks else 0
-        made, broken = [], []
+        made, counts, broken = [], [], []
         for unit in range(units):
             first = begin + unit * unit_samples
             # A source of unknown size is read up to the first incomplete batch.
@@ -340,6 +358,8 @@ def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal],
             count = min(max(here - unit * unit_samples, 0), unit_samples)
             total = unit_samples if feed["tail"] == "pad" else count
             made.append(batch_of(feed, first, count, total, size))
+            counts.append(count)
+        totals = totals_of(made, counts) if num_readers(feed, mesh) == 1 else None
         of_ranks = []
         for rank in range(mesh.size):
             coordinate = mesh.coordinate(rank, "dp")
@@ -349,7 +369,7 @@ def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal],
             except Refusals as found:
                 broken += found.refusals
             else:
-                of_ranks.append({"step": step, "samples": samples, "cursor": begin + here, "leaves": leaves})
+                of_ranks.append({"step": step, "samples": samples, "cursor": begin + here, "totals": totals, "leaves": leaves})
         if broken:
             return batches, broken, "failed"
         for rank, received in enumerate(of_ranks):

@@ -19,6 +19,21 @@ class End:
 
 
 @dataclass(frozen=True)
+class Totals:
+    """Counts of a step over all data-parallel ranks, without the padding of a last batch. Tokens and labels are counted
+    by the names of fields, in each mapping of a batch."""
+
+    samples: int
+    """Samples, or the rows of an iterable's batches."""
+    tokens: int
+    """Positions of `tokens`, or else of `input_ids`."""
+    labels: int
+    """Positions with a loss: those whose `loss_mask` is not 0; or else the `shift_labels`, or else the `labels`, that are
+    not negative. `labels` of the shape of `input_ids` are shifted by models of transformers, so the first of each row
+    does not count."""
+
+
+@dataclass(frozen=True)
 class FeedStats:
     """Counts of a rank's pass of a feed."""
 

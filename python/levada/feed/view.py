@@ -11,7 +11,7 @@ from levada.base.errors import InvalidArgument
 from levada.feed.arguments import FeedArguments
 from levada.feed.passes import FeedPass, JoinedFeed
 from levada.feed.results import gather
-from levada.feed.stats import End, FeedStats
+from levada.feed.stats import End, FeedStats, Totals
 
 
 class PassView(FeedArguments):
@@ -66,6 +66,15 @@ class PassView(FeedArguments):
     @property
     def _has_own_cp(self) -> bool:
         return self.balance is not None and self.balance.max_cp > 1
+
+    @property
+    def totals(self) -> Totals | None:
+        """Samples, tokens and labels of the step of the last taken batch, over all data-parallel ranks: after its last
+        micro-batch, of the whole step. The same on every rank; known without a message. None before the first batch,
+        and if several ranks read."""
+        core = self._core
+        totals = None if core is None else core.totals
+        return None if totals is None else Totals(*totals)
 
     @property
     def end(self) -> End | None:

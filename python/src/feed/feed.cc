@@ -179,6 +179,10 @@ class Pass {
   std::int64_t num_micro() const { return num_micro_; }
   std::int64_t samples() const { return samples_; }
   int cp_size() const { return cp_size_; }
+  std::optional<nb::tuple> totals() const {
+    if (!totals_) return {};
+    return nb::make_tuple(totals_->samples, totals_->tokens, totals_->labels);
+  }
   int cp_rank() const { return cp_rank_; }
   std::int64_t whole_steps() const { return step_ - (micro_ + 1 < num_micro_ ? 1 : 0); }
   /// Returns the number of complete steps, the cursor after them, and the index and digest of a loader's last item in
@@ -321,6 +325,7 @@ class Pass {
     samples_ = batch->samples;
     cp_size_ = batch->cp_size;
     cp_rank_ = batch->cp_rank;
+    totals_ = batch->totals;
     if (micro_ + 1 == num_micro_) keep(std::move(batch->cursor));
     return batch;
   }
@@ -364,6 +369,7 @@ class Pass {
   std::optional<Clock::time_point> ended_;
   std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1, samples_ = 0;
   int cp_size_ = 1, cp_rank_ = 0;
+  std::optional<StepTotals> totals_;
   Bytes cursor_;                          ///< after the last taken batch; for sources other than loaders
   std::optional<IterableCursor> loader_;  ///< the same for a loader; with its state
   std::optional<FeedEnd> end_;
@@ -456,6 +462,8 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("samples", &Pass::samples, "Samples, or items of an iterable, of the batch taken last: no padding.")
       .def_prop_ro("cp_size", &Pass::cp_size, "How many ranks share the batch taken last, by Balance::max_cp.")
       .def_prop_ro("cp_rank", &Pass::cp_rank, "This rank's index among them.")
+      .def_prop_ro("totals", &Pass::totals, nb::sig("def totals(self) -> tuple[int, int, int] | None"),
+                   "Samples, tokens and labels of the step up to the batch taken last, over all data ranks.")
       .def_prop_ro("whole_steps", &Pass::whole_steps)
       .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
       .def("position", &Pass::position,
