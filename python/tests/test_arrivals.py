@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-from levada.base.console import write_line
 from levada.job.arrivals import Arrivals
 
 
@@ -58,8 +56,3 @@ def test_marks_of_an_attempt_that_was_killed_while_it_waited_are_doubted() -> No
         each.__exit__(RuntimeError)
     with wait_of(store, 2) as waiting:
         assert "though all its 3 ranks have come, or had come in an earlier attempt" in waiting.describe()
-
-
-def test_a_line_on_standard_error_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    write_line("host \x1b[31mred\x07 has not come")
-    assert capsys.readouterr().err == "levada: host \\x1b[31mred\\x07 has not come\n"

@@ -91,15 +91,20 @@ tokenizer = AutoTokenizer.from_pretrained("my-model")
 run_block()
 tell(names=[name for batch in feed for name in batch["name"]], steps=feed.step)
 
-taken = []
+taken, labels_of_steps, labels = [], [], torch.zeros(())
 def model(batch, cp_group):
     assert (cp_group is None) == (feed.cp_size == 1) and batch["tokens"].shape[1] <= 8192
+    labels.add_(batch["loss_mask"].sum())
     return weight * batch["tokens"]
-def take_step(model):
+def take_step(model, labels_of_step):
     torch.distributed.all_reduce(weight.grad)
+    torch.distributed.all_reduce(labels)
+    labels_of_steps.append([labels_of_step, int(labels)])
+    labels.zero_()
     taken.append(weight.grad.item())
     weight.grad = None
 run_block()
+assert all(told == counted for told, counted in labels_of_steps), labels_of_steps
 expected, sums = [], torch.zeros(())
 feed = levada.Feed(corpus, mesh=levada.Mesh(dp=4), batch_size=16, balance="flops", max_tokens=32768)
 for batch in feed:

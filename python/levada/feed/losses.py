@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 import time
@@ -95,7 +96,7 @@ def _report(rank: int, reason: str, text: str, reaction: OnPeerLost, found: list
     cause.rank = rank
     found.append(cause)
     if _is_first(_Reported(rank, reason, "report", time.monotonic()), begun):
-        write_line(str(cause))
+        write_line(str(cause), logging.ERROR)
     if reaction == "report" or not _is_first(_Reported(rank, reason, reaction, time.monotonic()), begun):
         return
     if callable(reaction):

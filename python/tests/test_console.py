@@ -1,0 +1,37 @@
+"""Lines for people, with and without a log."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from levada.base.console import write_line
+
+LINE = "write_line('host \\x1b[31mred\\x07 has not come')"
+
+
+def run(body: str) -> str:
+    """Returns what a program writes on standard error."""
+    program = f"import logging, sys\nfrom levada.base.console import write_line\n{body}"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stderr
+
+
+def test_without_a_log_a_line_is_on_standard_error_and_shows_control_characters() -> None:
+    assert run(LINE) == "levada: host \\x1b[31mred\\x07 has not come\n"
+    assert run(f"sys.stderr = None\n{LINE}") == ""
+    assert run(f"sys.stderr.close()\n{LINE}") == ""
+
+
+def test_with_a_log_a_line_is_there_alone(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "log"
+    assert run(f"logging.basicConfig(filename={str(log)!r})\n{LINE}") == ""
+    assert log.read_text() == "WARNING:levada:host \\x1b[31mred\\x07 has not come\n"
+    assert run(f"logging.getLogger('levada').addHandler(logging.NullHandler())\n{LINE}") == ""
+
+
+def test_a_line_has_its_level_and_keeps_percent_signs(caplog: pytest.LogCaptureFixture) -> None:
+    write_line("50% of rank 3", logging.ERROR)
+    assert caplog.record_tuples == [("levada", logging.ERROR, "50% of rank 3")]
