@@ -46,12 +46,14 @@ PARTIAL = {
     "StreamingDataset": lambda: type("Mine", (type("StreamingDataset", (), {}),), {})(),
     "SavableDataLoader": lambda: _named("SavableDataLoader", worker_config=types.SimpleNamespace(rank=0, world_size=2)),
     "split_dataset_by_node": lambda: _named("IterableDataset", _distributed=types.SimpleNamespace(rank=0, world_size=2)),
+    "DataLoader with shard_count=2": lambda: _named("DataLoader", _shard_options=types.SimpleNamespace(shard_index=0, shard_count=2)),
     "split_by_node": lambda: split_by_node,
 }
 WHOLE = [
     lambda: _named("DistributedSampler", num_replicas=1, rank=0),
     lambda: _named("SavableDataLoader", worker_config=types.SimpleNamespace(rank=0, world_size=1)),
     lambda: _named("IterableDataset", _distributed=None, num_shards=4),
+    lambda: _named("DataLoader", _shard_options=types.SimpleNamespace(shard_index=0, shard_count=1)),
     lambda: _named("Sampler", num_replicas=lambda: 4, rank=0),
     lambda: list(range(10)),
 ]

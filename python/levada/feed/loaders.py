@@ -94,6 +94,9 @@ def _why(part: Any, *, is_variable: bool) -> str | None:
     nodes = _count(_attribute(part, "_distributed"), "world_size")
     if nodes > 1:
         return f"{with_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; leave out that call"
+    shards = _count(_attribute(part, "_shard_options"), "shard_count")
+    if shards > 1:
+        return f"{with_article(kind)} with shard_count={shards}, which yields one of {shards} parts of the data; make it with NoSharding()"
     for number, rank, remedy in () if _only_notes_size(part) or (is_variable and not _may_yield(part)) else _DIVISIONS:
         for before in _PREFIXES:
             parts = _count(part, before + number)
