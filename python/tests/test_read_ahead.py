@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import time
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import ranks
@@ -63,6 +65,41 @@ def test_a_buffer_that_was_overwritten_after_the_loop_was_left_is_an_error() -> 
     if len(buffers) > 1:
         with pytest.raises(levada.InvalidArgument, match="has been changed since"):
             list(feed)
+
+
+class Continuing:
+    """A loader whose iter() returns one generator for all passes, as that of Megatron Energon does."""
+
+    def __init__(self) -> None:
+        self.num_made = 0
+        self.items = self._make()
+
+    def _make(self) -> Iterator[int]:
+        for number in range(20):
+            self.num_made += 1
+            yield number
+
+    def __iter__(self) -> Iterator[int]:
+        return self.items
+
+
+def test_a_second_pass_that_would_lose_items_of_a_loader_that_continues_is_an_error() -> None:
+    loader = Continuing()
+    feed = levada.Feed(loader, iterate="thread")
+    for _ in feed:
+        while loader.num_made < 3:
+            time.sleep(0.01)
+        break
+    for _ in range(2):
+        with pytest.raises(levada.InvalidArgument, match=r"this Continuing continues where the last pass was left.*from one iter\(feed\)"):
+            list(feed)
+
+
+def test_a_second_pass_continues_a_loader_of_which_nothing_was_read_ahead() -> None:
+    feed = levada.Feed(Continuing(), iterate="inline")
+    for _ in feed:
+        break
+    assert list(feed) == list(range(1, 20))
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])

@@ -209,7 +209,7 @@ class Maker:
                 raise
             return False
         self._ended = None if self._noted is None else self._making.ended
-        self._ahead = None if self._noted is None else self._making.ahead
+        self._ahead = self._making.ahead
         self._is_open = True
         return True
 
@@ -389,8 +389,10 @@ def _open_iterable(source: Any, state: Any, making: Making) -> Opened:
     ordered = None if making.samples is not None else with_order(source, order)
     iterator = iterate(source if ordered is None else ordered)
     noted = iterator if is_own_iterator(source, iterator) else None
-    if noted is not None and making.ahead is not None:
+    if making.ahead is not None and noted is not None:
         iterator = making.ahead.over(noted)
+    elif making.ahead is not None:
+        making.ahead.expect_restarted(iterator, source)
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
     if ordered is None:

@@ -1,9 +1,12 @@
-"""Keeps the items that a feed has read from a one-time iterator but not used when its loop was left."""
+"""Keeps the items that a feed has read from a one-time iterator but not used when its loop was left, and refuses a second
+pass that would lose such items."""
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 from levada import _levada
@@ -18,14 +21,17 @@ class _Kept(NamedTuple):
 
 
 class ReadAhead:
-    """Keeps the last items of a pass until it is known how many of them were taken; the next pass begins with the
-    rest."""
+    """Keeps the last items of a pass over a one-time iterator until it is known how many of them were taken; the next pass
+    begins with the rest."""
 
     def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
         self._left: list[_Kept] = []
         self._due = 0  # items taken by other readers and not read here
         self._read = 0  # items of the pass read so far
+        self._opened: weakref.ref[Any] | None = None  # the generator of the pass before
+        self._num_unused = 0  # items of it that were read and not taken
+        self._keeps = False
         self._most = 0
         self._allow_pickle = False
 
@@ -34,9 +40,12 @@ class ReadAhead:
         self._most, self._allow_pickle = most, allow_pickle
         self._kept.clear()
         self._read = 0
+        self._keeps = False
 
     def keep(self, number: int, item: Any) -> None:
         self._read = number + 1
+        if not self._keeps:
+            return
         if self._most > 0:
             self._kept.append(_Kept(number, item, self._digest(item)))
         if len(self._kept) > self._most:
@@ -50,6 +59,7 @@ class ReadAhead:
     def end(self, taken: int) -> None:
         """Ends a pass that has taken the items before number `taken`."""
         self._due += max(taken - self._read, 0)
+        self._num_unused += max(self._read - taken, 0)
         self._left = [kept for kept in self._kept if kept.number >= taken] + self._left
         self._kept.clear()
 
@@ -58,9 +68,25 @@ class ReadAhead:
         self._kept.clear()
         self._left.clear()
         self._due = 0
+        self._num_unused = 0
+
+    def expect_restarted(self, iterator: Iterator[Any], source: Any) -> None:
+        """Raises InvalidItem if iter(source) has returned the generator of the pass before, and items of it that had been
+        read ahead would be missing."""
+        if self._opened is None or self._opened() is not iterator:
+            self._num_unused = 0
+        if self._num_unused > 0:
+            raise InvalidItem(
+                f"iter() of this {type(source).__name__} continues where the last pass was left, but {self._num_unused} of its "
+                "items had been read ahead and would be missing: take all batches of the run from one iter(feed), or read "
+                'nothing ahead (iterate="inline")'
+            )
+        self._opened = weakref.ref(iterator) if isinstance(iterator, GeneratorType) else None
 
     def over(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Yields the items left from earlier passes, then the rest of `iterator`, without those already taken."""
+        """Yields the items left from earlier passes, then the rest of `iterator`, without those already taken. The next
+        pass begins with the items that this one does not take."""
+        self._keeps = True
         rest = self._over(iterator)
         while self._due > 0:
             self._due -= 1
