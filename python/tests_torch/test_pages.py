@@ -35,6 +35,8 @@ TESTED_BY = {
     "docs/frameworks/deepspeed.md": "tests_frameworks/test_loops.py",
     "docs/frameworks/fsdp.md": "tests_frameworks/test_loops.py",
     "docs/frameworks/torchtitan.md": "tests_frameworks/test_loops.py",
+    "docs/frameworks/energon.md": "tests_frameworks/test_energon.py",
+    "docs/frameworks/jax.md": "tests_frameworks/test_jax.py",
     "docs/frameworks/lightning.md": "tests_frameworks/test_trainers.py",
     "docs/frameworks/transformers.md": "tests_frameworks/test_trainers.py",
     "docs/frameworks/ray-train.md": "tests_frameworks/test_ray_train.py",
@@ -45,6 +47,7 @@ WRITTEN_AS_PROGRAMS = {
     "docs/several-hosts.md",
     "docs/migrate/torchdata.md",
     "docs/python/pipelines.md",
+    "docs/frameworks/jax.md",
     "docs/frameworks/ray-train.md",
     "docs/frameworks/transferqueue.md",
 }
