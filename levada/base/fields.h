@@ -101,6 +101,7 @@ class FieldReader {
   void get(std::optional<T>& value) {
     bool is_there = false;
     get(is_there);
+    value.reset();  // its default may be a value
     if (is_there) get(value.emplace());
   }
   template <typename T, typename U>

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -112,8 +113,9 @@ PartsByRank run_blocks(const Mesh& mesh, const FeedOptions& options, const std::
       EXPECT_EQ(batch->samples, std::ssize(part.ends) - 1);
       if (batch->micro + 1 == batch->num_micro && options.readers.kind == Readers::Kind::one) {
         const auto begin = batch->step * options.batch * mesh.data_size();
-        StepTotals totals{.samples = options.batch * mesh.data_size()};
-        for (auto g = begin; g < begin + totals.samples; ++g) totals.tokens += lengths[static_cast<std::size_t>(g)];
+        const auto end = begin + options.batch * mesh.data_size();
+        StepTotals totals{.samples = end - begin, .labels = {}};
+        totals.tokens = std::accumulate(lengths.begin() + begin, lengths.begin() + end, std::int64_t{0});
         EXPECT_EQ(batch->totals, totals);
       }
       const std::lock_guard lock(mutex);

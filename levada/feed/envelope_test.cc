@@ -22,6 +22,8 @@ TEST(Envelope, IsDecodedAsItWasEncoded) {
   EXPECT_EQ(decode<Envelope>(encode(envelope)), envelope);
   envelope.totals = {.samples = 14, .tokens = 14 * 4096, .labels = most};
   EXPECT_EQ(decode<Envelope>(encode(envelope)), envelope);
+  envelope.totals = {.samples = 14, .tokens = {}, .labels = {}};
+  EXPECT_EQ(decode<Envelope>(encode(envelope)), envelope);
   envelope = {.round = most, .samples = most, .num_micro = most, .cp_size = 1 << 30};
   EXPECT_EQ(decode<Envelope>(encode(envelope)), envelope);
 }

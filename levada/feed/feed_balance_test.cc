@@ -85,7 +85,7 @@ using Given = std::map<std::pair<std::int64_t, std::int64_t>, std::map<int, std:
 
 /// Returns the totals of samples [begin, end), as far as there are so many.
 StepTotals totals_of(const std::vector<std::int64_t>& lengths, std::int64_t begin, std::int64_t end) {
-  StepTotals totals;
+  StepTotals totals{.labels = {}};
   for (auto g = begin; g < std::min(end, std::ssize(lengths)); ++g) {
     totals += {.samples = 1, .tokens = lengths[static_cast<std::size_t>(g)]};
   }

@@ -90,7 +90,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
     announce(round);
     if (is_sampled(round) && units_.front().number != 0) sample_first_unit(round, allocate);
     std::vector<std::shared_ptr<UnitBatch>> batches;
-    StepTotals totals;
+    if (next_.micro == 0) totals_ = {};
     for (Unit& unit : units_) {
       batches.push_back(std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)}));
       UnitBatch& batch = *batches.back();
@@ -99,7 +99,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
       batch.content = flatten(*tree, unit.schema);
       unit.schema = batch.content.schema;
       tree.reset();
-      if (reads_all_) totals = totals_after(unit, round, totals, batch.content);
+      if (reads_all_) totals_ += totals_of(unit, round, batch.content);
       if (unit.is_shared || (unit.number == 0 && is_sampled(round)))
         digests_.push_back(digest_of(unit.number, batch.content, *source_));
       batch.way = copy_mode_for(units_.size() * tensor_bytes(batch.content));
@@ -107,7 +107,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
       if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
     }
     std::vector<Outgoing> outgoing;
-    for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, totals, batches[i], allocate, outgoing);
+    for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
     const auto micro = source_->micro_batch(begin_of(round));
     LEVADA_ASSERT(outgoing.size() == audiences_of(wiring_.audiences, wiring_.rank()).size(),
                   "a round has one message for each audience of its reader");
@@ -181,14 +181,22 @@ std::optional<Tree> FeedRounds::read_unit(const Unit& unit, std::int64_t round, 
   return is_whole ? std::move(batch) : complete(unit, round, std::move(batch));
 }
 
-StepTotals FeedRounds::totals_after(Unit& unit, std::int64_t round, StepTotals before, const FlatTree& batch) const {
-  if (const auto micro = source_->micro_batch(begin_of(round))) return micro->read;
+StepTotals FeedRounds::totals_of(Unit& unit, std::int64_t round, const FlatTree& batch) const {
+  if (const auto micro = source_->micro_batch(begin_of(round) + unit.number)) {
+    const bool is_first_part = unit.number % micro->cp_size == 0;
+    auto totals = micro->cp_size == 1 ? unit.counter.count(batch) : is_first_part ? micro->row : StepTotals();
+    totals.samples = is_first_part ? micro->samples : 0;
+    return totals;
+  }
   const auto samples = samples_in(round, unit);
-  const auto rows = samples * source_->rows_per_sample(batch);
-  const bool is_padded = tail_ == Tail::pad && samples < unit_samples_;
-  before += is_padded ? unit.counter.count(batch, rows) : unit.counter.count(batch);
-  before.samples += rows;
-  return before;
+  if (samples == 0) return {};
+  std::optional<PaddedRows> padded;
+  if (tail_ == Tail::pad && samples < unit_samples_) {
+    padded = {source_->num_rows(batch, samples), source_->num_rows(batch, unit_samples_)};
+  }
+  auto totals = unit.counter.count(batch, padded);
+  totals.samples = source_->num_rows(batch, samples);
+  return totals;
 }
 
 std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch) {
@@ -198,13 +206,12 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
   HeapMemory heap;
   const auto last = source_->read(*source_->size() - 1, 1, heap);
   if (!last) throw SourceError("the source did not give its last sample a second time");
-  const auto rows = source_->rows_per_sample(flatten(*last));
+  const auto rows = source_->num_rows(flatten(*last), 1);
   return with_padding(*last, rows, 0, padding * rows);
 }
 
-void FeedRounds::prepare(Unit& unit, std::int64_t round, const StepTotals& totals,
-                         const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
-                         std::vector<Outgoing>& outgoing) {
+void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,
+                         const AllocateBlock& allocate, std::vector<Outgoing>& outgoing) {
   const FlatTree& content = batch->content;
   const auto samples = samples_in(round);
   fan_out_.short_samples = tail_ == Tail::short_ && samples < round_samples() ? samples : 0;
@@ -215,7 +222,7 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const StepTotals& total
                                                    .num_micro = micro ? micro->num_micro : 0,
                                                    .cp_size = micro ? micro->cp_size : 1,
                                                    .cursor = source_->cursor(begin_of(round) + samples),
-                                                   .totals = reads_all_ ? std::optional(totals) : std::nullopt});
+                                                   .totals = reads_all_ ? std::optional(totals_) : std::nullopt});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];

@@ -86,8 +86,8 @@ class FeedRounds {
   /// Returns the number of samples in the round, or in one of its batches, as far as is known.
   std::int64_t samples_in(std::int64_t round) const;
   std::int64_t samples_in(std::int64_t round, const Unit& unit) const;
-  /// Returns the totals of the step up to this batch, `before` being those of the round's earlier ones.
-  StepTotals totals_after(Unit& unit, std::int64_t round, StepTotals before, const FlatTree& batch) const;
+  /// Returns the totals of a batch that was read last.
+  StepTotals totals_of(Unit& unit, std::int64_t round, const FlatTree& batch) const;
   /// Returns whether there is no such round, and if so records the end.
   bool is_over(std::int64_t round);
   /// Announces to the source the samples that this round and the next ones will read.
@@ -100,8 +100,8 @@ class FeedRounds {
   /// Completes a batch that has fewer samples than a full unit, as the tail option says. `batch` is empty if the unit
   /// has no samples.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
-  void prepare(Unit& unit, std::int64_t round, const StepTotals& totals, const std::shared_ptr<UnitBatch>& batch,
-               const AllocateBlock& allocate, std::vector<Outgoing>& outgoing);
+  void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
+               std::vector<Outgoing>& outgoing);
   const UnitPlan& plan_of(Unit& unit, const FlatTree& batch);
   void end(FeedEnd::Cause cause);
 
@@ -117,6 +117,7 @@ class FeedRounds {
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
   FeedPosition next_;
+  StepTotals totals_;  ///< the step so far, if reads_all_
   std::uint64_t division_ = 0;
   std::vector<feed_protocol::UnitDigest> digests_;
   TraceLog* trace_;

@@ -1,19 +1,47 @@
 #include "levada/feed/step_counter.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <string_view>
+#include <type_traits>
+
+#include "levada/tensor/elements.h"
 
 namespace levada {
 namespace {
 
+/// Returns how many of the words have one of the bits. Adds in words of their own size, which compilers vectorize.
+template <typename Word>
+std::int64_t count_words(const std::byte* data, std::size_t count, Word bits) {
+  constexpr std::size_t block = 128;  // fits in any Word
+  std::int64_t found = 0;
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const auto end = std::min(begin + block, count);
+    Word in_block = 0;
+    for (auto i = begin; i < end; ++i) {
+      Word word;
+      std::memcpy(&word, data + i * sizeof(Word), sizeof(Word));
+      in_block = static_cast<Word>(in_block + ((word & bits) != 0 ? 1 : 0));
+    }
+    found += static_cast<std::int64_t>(in_block);
+  }
+  return found;
+}
+
 /// Returns the number of elements that have a bit of `mask`, which is cut to the size of an element.
-std::int64_t count_with(const Tensor& tensor, std::uint64_t mask) {
-  const auto count = [&]<typename Word>(Word bits) -> std::int64_t {
-    const auto* words = reinterpret_cast<const Word*>(tensor.bytes().data());
-    return std::count_if(words, words + tensor.view().element_count(), [&](Word word) { return (word & bits) != 0; });
+std::int64_t count_with(const TensorView& view, std::uint64_t mask) {
+  const auto count = [&]<typename Word>(Word bits) {
+    std::int64_t found = 0;
+    for_each_runs(view, [&](const Runs& runs) {
+      for (std::size_t i = 0; i < runs.count; ++i) {
+        const auto* data = runs.data + static_cast<std::ptrdiff_t>(i) * runs.stride;
+        found += count_words(data, runs.run_bytes / sizeof(Word), bits);
+      }
+    });
+    return found;
   };
-  switch (tensor.dtype().bits) {
+  switch (view.dtype().bits) {
     case 8: return count(static_cast<std::uint8_t>(mask));
     case 16: return count(static_cast<std::uint16_t>(mask));
     case 32: return count(static_cast<std::uint32_t>(mask));
@@ -25,59 +53,72 @@ std::uint64_t sign_of(DType dtype) {
   return std::uint64_t{1} << (dtype.bits - 1);
 }
 
-std::int64_t count_nonzero(const Tensor& tensor) {
-  const auto code = tensor.dtype().code;
+std::int64_t count_nonzero(const TensorView& view) {
+  const auto code = view.dtype().code;
   const bool has_negative_zero = code == dtypes::float32.code || code == dtypes::bfloat16.code;
-  return count_with(tensor, has_negative_zero ? ~sign_of(tensor.dtype()) : ~std::uint64_t{0});
+  return count_with(view, has_negative_zero ? ~sign_of(view.dtype()) : ~std::uint64_t{0});
 }
 
-std::int64_t count_not_negative(const Tensor& tensor) {
-  const auto all = static_cast<std::int64_t>(tensor.view().element_count());
-  return tensor.dtype().code == dtypes::int64.code ? all - count_with(tensor, sign_of(tensor.dtype())) : all;
+std::int64_t count_not_negative(const TensorView& view) {
+  const auto all = static_cast<std::int64_t>(view.element_count());
+  return view.dtype().code == dtypes::int64.code ? all - count_with(view, sign_of(view.dtype())) : all;
 }
 
-Tensor contiguous(const Tensor& tensor) {
-  return tensor.view().is_contiguous() ? tensor : Tensor::copy_of(tensor);
-}
-
-/// Returns the first rows of a field; nothing if there is none, or if its elements cannot be counted.
-std::optional<Tensor> rows_of(const FlatTree& batch, int leaf, std::int64_t rows) {
+/// Returns the rows of a field that are data; nothing if there is none, or if its elements are no numbers.
+std::optional<TensorView> data_of(const FlatTree& batch, int leaf, const std::optional<PaddedRows>& padded) {
   if (leaf < 0) return {};
-  const auto& tensor = std::get<Tensor>(batch.leaves[static_cast<std::size_t>(leaf)]);
-  const auto code = tensor.dtype().code;
+  const TensorView& view = std::get<Tensor>(batch.leaves[static_cast<std::size_t>(leaf)]);
+  const auto code = view.dtype().code;
   const bool is_number = code <= dtypes::bfloat16.code || code == dtypes::boolean.code;
-  if (!is_number || tensor.dtype().lanes != 1 || !tensor.view().device().is_cpu()) return {};
-  const bool has_more = tensor.shape().rank() > 0 && tensor.shape()[0] > rows;
-  return contiguous(has_more ? tensor.slice(0, 0, rows) : tensor);
+  if (!is_number || view.dtype().lanes != 1 || !view.device().is_cpu()) return {};
+  const bool is_padded = padded && view.shape().rank() > 0 && view.shape()[0] == padded->all;
+  return is_padded ? view.slice(0, 0, padded->data) : view;
 }
 
 /// `input_ids`: the field beside them, if any.
-std::int64_t count_labels(const Tensor& labels, const std::optional<Tensor>& input_ids) {
-  const auto count = count_not_negative(labels);
+std::optional<std::int64_t> count_labels(const TensorView& labels, const std::optional<TensorView>& input_ids) {
   const auto dims = labels.shape().rank();
-  if (!input_ids || input_ids->shape() != labels.shape() || dims == 0 || labels.shape()[dims - 1] == 0) return count;
-  return count - count_not_negative(contiguous(labels.slice(dims - 1, 0, 1)));
+  const bool may_be_shifted =
+      input_ids && input_ids->shape() == labels.shape() && dims > 0 && labels.shape()[dims - 1] > 0;
+  if (may_be_shifted && count_not_negative(labels.slice(dims - 1, 0, 1)) > 0) return {};
+  return count_not_negative(labels);
 }
+
+/// The sum over mappings; nothing if no mapping has such fields, or if the number of one cannot be told.
+class Sum {
+ public:
+  void add(std::optional<std::int64_t> number) {
+    sum_ += number.value_or(0);
+    is_known_ = number && (is_known_ || !is_found_);
+    is_found_ = true;
+  }
+  std::optional<std::int64_t> get() const { return is_known_ ? std::optional(sum_) : std::nullopt; }
+
+ private:
+  std::int64_t sum_ = 0;
+  bool is_found_ = false, is_known_ = false;
+};
 
 }  // namespace
 
-StepTotals StepCounter::count(const FlatTree& batch, std::int64_t rows) {
+StepTotals StepCounter::count(const FlatTree& batch, const std::optional<PaddedRows>& padded) {
   if (schema_.fingerprint() != batch.schema.fingerprint()) mappings_ = find(batch.schema);
   schema_ = batch.schema;
-  StepTotals totals;
+  Sum tokens, labels;
   for (const Fields& fields : mappings_) {
-    const auto input_ids = rows_of(batch, fields.input_ids, rows);
-    const auto tokens = fields.tokens < 0 ? input_ids : rows_of(batch, fields.tokens, rows);
-    if (tokens) totals.tokens += static_cast<std::int64_t>(tokens->view().element_count());
-    if (const auto mask = rows_of(batch, fields.loss_mask, rows)) {
-      totals.labels += count_nonzero(*mask);
-    } else if (const auto shifted = rows_of(batch, fields.shift_labels, rows)) {
-      totals.labels += count_not_negative(*shifted);
-    } else if (const auto labels = rows_of(batch, fields.labels, rows)) {
-      totals.labels += count_labels(*labels, input_ids);
+    const auto input_ids = data_of(batch, fields.input_ids, padded);
+    const auto positions = fields.tokens < 0 ? input_ids : data_of(batch, fields.tokens, padded);
+    if (positions) tokens.add(static_cast<std::int64_t>(positions->element_count()));
+    if (fields.loss_mask >= 0) {
+      const auto mask = data_of(batch, fields.loss_mask, padded);
+      labels.add(mask ? std::optional(count_nonzero(*mask)) : std::nullopt);
+    } else if (const auto shifted = data_of(batch, fields.shift_labels, padded)) {
+      labels.add(count_not_negative(*shifted));
+    } else if (const auto unshifted = data_of(batch, fields.labels, padded)) {
+      labels.add(count_labels(*unshifted, input_ids));
     }
   }
-  return totals;
+  return {.samples = 0, .tokens = tokens.get(), .labels = labels.get()};
 }
 
 std::vector<StepCounter::Fields> StepCounter::find(const Schema& schema) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <vector>
 
 #include "levada/sources/source.h"
@@ -10,17 +10,22 @@
 
 namespace levada {
 
+/// The rows of a batch that are data, and those with padding.
+struct PaddedRows {
+  std::int64_t data = 0, all = 0;
+};
+
 /// Counts batch after batch, and remembers which fields of the last one's schema count.
 class StepCounter {
  public:
-  /// Returns the tokens and labels of a batch, with 0 samples: the sums over its mappings, whose tensors count thus:
-  /// - tokens: the positions of `tokens`, or else of `input_ids`.
+  /// Returns the tokens and labels of a batch, with 0 samples: the sums over its mappings, in which these tensors
+  /// count:
+  /// - tokens: the positions of `tokens`, or else of `input_ids`. Nothing if there are none in any mapping.
   /// - labels: the positions at which `loss_mask` is not 0; or else the `shift_labels`, or else the `labels`, that are
-  ///   not negative. `labels` of the shape of `input_ids` belong to the token at the same place, as in transformers:
-  ///   models shift them, so the first of each row does not count.
-  /// If a tensor has more than `rows` along dim 0, only the first `rows` count.
-  StepTotals count(const FlatTree& batch, std::int64_t rows = std::numeric_limits<std::int64_t>::max());
-  StepTotals count(const Tree& batch) { return count(flatten(batch, schema_)); }
+  ///   not negative. Nothing if there are none in any mapping, or if they cannot be told: `labels` of the shape of
+  ///   `input_ids` whose rows begin with a label, which a causal model of transformers leaves out and others do not.
+  /// With `padded`, only the first rows count of a tensor with that many rows. Copies nothing.
+  StepTotals count(const FlatTree& batch, const std::optional<PaddedRows>& padded = {});
 
  private:
   /// The leaves of one mapping, or -1.

@@ -39,6 +39,7 @@ std::optional<Tree> StepSource::read(std::int64_t first, std::int64_t, Memory& m
     HeapMemory heap;
     shared_row_ = gather(rank, micro, heap);
     shared_number_ = first - index;
+    if (options_.reads_all) shared_totals_ = counter_.count(flatten(shared_row_));
   }
   return context_part(shared_row_, options_.cuts, size, index, memory);
 }
@@ -49,10 +50,6 @@ Tree StepSource::gather(int rank, int micro, Memory& memory) {
   auto row = samples_->gather(numbers, memory);
   if (options_.balance.max_cp > 1 && !has_checked_row_) check_row(row, options_.cuts, options_.balance.max_cp);
   has_checked_row_ = true;
-  if (options_.reads_all) {
-    step_.read += counter_.count(row);
-    step_.read.samples += std::ssize(numbers);
-  }
   return row;
 }
 
@@ -137,7 +134,7 @@ std::optional<MicroBatch> StepSource::micro_batch(std::int64_t number) const {
       .samples = static_cast<std::int64_t>(members.size()),
       .cp_size = step_.plan.cp_size_at(static_cast<int>(number % options_.ranks), static_cast<int>(micro)),
       .division = step_.division,
-      .read = step_.read};
+      .row = shared_totals_};
 }
 
 BalanceSeries StepSource::balance() const {

@@ -26,8 +26,7 @@ struct StepOptions {
   std::int64_t first_sample = 0;
   std::vector<DelayedSample> delayed = {};  ///< earlier samples that still wait for a step
   Tail tail = Tail::drop;                   ///< whether a last step that is not full is kept (short_) or dropped
-  /// All micro-batches are read here: so the samples of the next step are announced ahead, and totals are known.
-  bool reads_all = false;
+  bool reads_all = false;  ///< all micro-batches are read here, so the samples of the next step are announced ahead
 };
 
 /// A Source of micro-batches: number round * ranks + r is the share of data-parallel rank r in that round, or with
@@ -73,7 +72,6 @@ class StepSource final : public Source {
     std::vector<std::int64_t> samples;  ///< sample numbers
     StepPlan plan;
     std::uint64_t division = 0;  ///< hash of the samples in each micro-batch of this step and all earlier ones
-    StepTotals read = {};        ///< totals of the micro-batches read
 
     std::int64_t end_round() const { return first_round + plan.num_micro; }
   };
@@ -87,13 +85,14 @@ class StepSource final : public Source {
   std::shared_ptr<Source> samples_;
   StepOptions options_;
   DelayQueue queue_;
-  StepCounter counter_;
   std::int64_t announced_;
   std::optional<double> unbalanced_;  ///< work of the busiest rank if the source's order had been kept
   Step step_;
   Tree shared_row_;                  ///< the row of the block that was read last
   std::int64_t shared_number_ = -1;  ///< micro-batch of the first rank of that block
-  bool has_checked_row_ = false;     ///< whether a row has been checked for max_cp
+  StepTotals shared_totals_;         ///< totals of the row
+  StepCounter counter_;
+  bool has_checked_row_ = false;  ///< whether a row has been checked for max_cp
   bool ended_ = false;
   mutable std::mutex balance_mutex_;
   BalanceSeries balance_;

@@ -28,17 +28,20 @@ struct ReadStats {
 /// Start of the activity() of a source that re-reads earlier items; followed by "37 of 50".
 inline constexpr std::string_view rereading = "re-reading item ";
 
-/// Counts of a step over all data-parallel ranks.
+/// Counts of a step over all data-parallel ranks. A number is empty if it cannot be told.
 struct StepTotals {
-  std::int64_t samples = 0;  ///< without padding
-  std::int64_t tokens = 0;   ///< positions of the sequences
-  std::int64_t labels = 0;   ///< positions with a loss
+  std::int64_t samples = 0;                ///< without padding
+  std::optional<std::int64_t> tokens = 0;  ///< positions of the sequences
+  std::optional<std::int64_t> labels = 0;  ///< positions with a loss
 
   static auto fields(auto& self) { return std::tie(self.samples, self.tokens, self.labels); }
   StepTotals& operator+=(const StepTotals& other) {
+    const auto add = [](std::optional<std::int64_t>& sum, const std::optional<std::int64_t>& number) {
+      sum = sum && number ? std::optional(*sum + *number) : std::nullopt;
+    };
     samples += other.samples;
-    tokens += other.tokens;
-    labels += other.labels;
+    add(tokens, other.tokens);
+    add(labels, other.labels);
     return *this;
   }
   bool operator==(const StepTotals&) const = default;
@@ -51,7 +54,8 @@ struct MicroBatch {
   std::int64_t samples = 0;               ///< number of samples in it
   int cp_size = 1;                        ///< consecutive data coordinates that each have a part of it
   std::uint64_t division = 0;             ///< hash of how this step and all earlier ones are divided into batches
-  StepTotals read = {};                   ///< totals of the step's batches that have been read here
+  /// Totals of the whole row, if cp_size > 1, without samples.
+  StepTotals row = {};
   bool ends_step() const { return micro + 1 == num_micro; }
   bool operator==(const MicroBatch&) const = default;
 };
@@ -79,8 +83,8 @@ class Source {
   /// and position, or ReadAbandoned. Any other exception reaches every rank as a SourceError.
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
 
-  /// Returns the number of rows along dim 0 that each sample has in a `batch` returned by read().
-  virtual std::int64_t rows_per_sample(const FlatTree& /*batch*/) const { return 1; }
+  /// Returns the number of rows along dim 0 that the first `samples` samples have in a `batch` returned by read().
+  virtual std::int64_t num_rows(const FlatTree& /*batch*/, std::int64_t samples) const { return samples; }
 
   /// Returns a common divisor of all segment lengths in packed rows; 0 if rows are not packed.
   virtual std::int64_t segment_multiple() const { return 0; }

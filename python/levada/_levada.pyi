@@ -682,7 +682,7 @@ class Pass:
         """This rank's index among them."""
 
     @property
-    def totals(self) -> tuple[int, int, int] | None:
+    def totals(self) -> tuple[int, int | None, int | None] | None:
         """
         Samples, tokens and labels of the step up to the batch taken last, over all data ranks.
         """

@@ -115,6 +115,10 @@ std::string hex(ByteView bytes) {
   return text;
 }
 
+Json as_json(const std::optional<I>& number) {
+  return number ? Json(*number) : Json();
+}
+
 Json as_json(const Batch& batch) {
   Json leaves = Json::object();
   for (std::size_t i = 0; i < batch.content.leaves.size(); ++i) {
@@ -133,7 +137,7 @@ Json as_json(const Batch& batch) {
   return {{"step", batch.step},
           {"samples", batch.samples},
           {"cursor", reader.get<I>()},
-          {"totals", totals ? Json{totals->samples, totals->tokens, totals->labels} : Json()},
+          {"totals", totals ? Json{totals->samples, as_json(totals->tokens), as_json(totals->labels)} : Json()},
           {"leaves", leaves}};
 }
 

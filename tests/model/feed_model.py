@@ -139,16 +139,16 @@ def num_readers(feed: Json, mesh: Mesh) -> int:
     return numbers[readers] if readers in numbers else prod(mesh.extent(axis) for axis in readers.split(","))
 
 
-def totals_of(made: list[Json], counts: list[int]) -> list[int]:
+def totals_of(made: list[Json], counts: list[int]) -> list[int | None]:
     """Returns the samples, tokens and labels of a step. `counts` are the samples of its batches that are not padding."""
-    totals = [sum(counts), 0, 0]
-    for batch, count in zip(made, counts):
-        totals[1] += batch["tokens"][:count].size if "tokens" in batch else 0
-        if "loss_mask" in batch:
-            totals[2] += np.count_nonzero(batch["loss_mask"][:count])
-        elif "labels" in batch:
-            totals[2] += batch["labels"][:count].size  # driver.cc makes no negative ones
-    return totals
+    names = made[0].keys()  # of each batch
+    data = [{name: batch[name][:count] for name in names & {"tokens", "labels", "loss_mask"}} for batch, count in zip(made, counts)]
+    labels = None
+    if "loss_mask" in names:
+        labels = sum(np.count_nonzero(batch["loss_mask"]) for batch in data)
+    elif "labels" in names:
+        labels = sum(batch["labels"].size for batch in data)  # driver.cc makes no negative ones
+    return [sum(counts), sum(batch["tokens"].size for batch in data) if "tokens" in names else None, labels]
 
 
 # Placements

@@ -20,17 +20,17 @@ class End:
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of a step over all data-parallel ranks, without the padding of a last batch. Tokens and labels are counted
-    by the names of fields, in each mapping of a batch."""
+    """Counts of a step over all data-parallel ranks, without the padding of a last batch. Tensors are counted by their
+    names, at the top of a batch and in each dict within it."""
 
     samples: int
-    """Samples, or the rows of an iterable's batches."""
-    tokens: int
-    """Positions of `tokens`, or else of `input_ids`."""
-    labels: int
+    """Samples, or the rows of an iterable's batches: the extent of the first tensor along dim 0."""
+    tokens: int | None
+    """Positions of `tokens`, or else of `input_ids`; None without such a tensor."""
+    labels: int | None
     """Positions with a loss: those whose `loss_mask` is not 0; or else the `shift_labels`, or else the `labels`, that are
-    not negative. `labels` of the shape of `input_ids` are shifted by models of transformers, so the first of each row
-    does not count."""
+    not negative. None without such a tensor, and for `labels` of the shape of `input_ids` whose rows begin with a label:
+    causal models of transformers leave that one out, other models do not."""
 
 
 @dataclass(frozen=True)

@@ -462,7 +462,7 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("samples", &Pass::samples, "Samples, or items of an iterable, of the batch taken last: no padding.")
       .def_prop_ro("cp_size", &Pass::cp_size, "How many ranks share the batch taken last, by Balance::max_cp.")
       .def_prop_ro("cp_rank", &Pass::cp_rank, "This rank's index among them.")
-      .def_prop_ro("totals", &Pass::totals, nb::sig("def totals(self) -> tuple[int, int, int] | None"),
+      .def_prop_ro("totals", &Pass::totals, nb::sig("def totals(self) -> tuple[int, int | None, int | None] | None"),
                    "Samples, tokens and labels of the step up to the batch taken last, over all data ranks.")
       .def_prop_ro("whole_steps", &Pass::whole_steps)
       .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")

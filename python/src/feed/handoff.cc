@@ -220,8 +220,8 @@ void Handoff::expect_rows(const Tree& item) const {
   }
 }
 
-std::int64_t Handoff::rows_per_sample(const FlatTree& batch) const {
-  return samples_ == 1 ? rows_of(batch).value_or(1) : 1;
+std::int64_t Handoff::num_rows(const FlatTree& batch, std::int64_t samples) const {
+  return counts_rows_ ? samples : rows_of(batch).value_or(samples_) * samples / samples_;
 }
 
 std::vector<SampleSize> Handoff::sizes(std::int64_t first, std::int64_t count) {

@@ -107,7 +107,7 @@ class Handoff : public Source {
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
   std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override;
   Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
-  std::int64_t rows_per_sample(const FlatTree& batch) const override;
+  std::int64_t num_rows(const FlatTree& batch, std::int64_t samples) const override;
   bool is_comparable(const Leaf& leaf) const override { return !is_pickle(leaf); }
   std::string difference_remedy() const override;
   void on_wait(std::function<void()> waiting) override { waiting_ = std::move(waiting); }
