@@ -1,4 +1,4 @@
-"""The arguments of a feed, and the checks that depend only on them. All raise InvalidArgument, or its subclass
+"""The arguments of a feed, and the checks that depend only on them. Each check raises InvalidArgument, or its subclass
 InvalidType for a wrong type."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END_OF_COUNTS = 2**31
 
 
 class FeedArguments:
-    """The arguments of a Feed that its passes read."""
+    """The arguments of a Feed that its passes use."""
 
     source: Any
     mesh: Mesh
@@ -50,16 +50,16 @@ class FeedArguments:
     _ahead: ReadAhead
     _passes: int
     _rank_samples: int
-    """Samples, or rows, per dp rank and step; 1 if an item is a whole batch."""
+    """Samples or rows per dp rank per step; 1 if an item is a whole batch."""
 
     _balanced_collate: Callable[[list[Any]], Any] | None
-    """Makes a batch of balanced samples that the feed itself takes from an iterable."""
+    """Makes a batch from balanced samples that the feed itself takes from an iterable."""
 
     _counts_rows: bool
-    """Whether an item of an iterable has `batch_size` rows per rank, so that the last one may have fewer."""
+    """Whether each item of an iterable has `batch_size` rows per rank, so that the last item may have fewer."""
 
     _cuts_rows: bool
-    """Whether everything in an item is cut along its rows."""
+    """Whether every field of an item is cut along its rows."""
 
     @property
     def _samples_a_step(self) -> int:
@@ -67,22 +67,22 @@ class FeedArguments:
 
     @property
     def _counted_a_step(self) -> int:
-        """How many samples, rows or batches a step takes, in the unit in which states count."""
+        """Number of samples, rows or batches that a step takes, in the unit that states count in."""
         return 1 if self.divide == "split" and not self._counts_rows else self._samples_a_step
 
     @property
     def _items_a_step(self) -> int:
-        """How many items of an iterable a step takes."""
+        """Number of items of an iterable that a step takes."""
         return self._samples_a_step // self._samples_an_item
 
     @property
     def _samples_an_item(self) -> int:
-        """How many of the core's samples are in one item of an iterable."""
+        """Number of the core's samples in one item of an iterable."""
         return self._samples_a_step if self.divide == "split" else 1
 
 
 def count(name: str, number: Any, *, smallest: int = 0) -> int:
-    """Returns an argument as an int. Raises InvalidArgument unless it is an integer in [`smallest`, _END_OF_COUNTS)."""
+    """Returns an argument as an int. Raises InvalidArgument unless `smallest` <= `number` < 2**31."""
     counted = whole_number(name, number)
     if counted < smallest:
         raise InvalidArgument(f"{name} must be at least {smallest}, got {counted:,}")
@@ -124,7 +124,8 @@ def check_balance(
     *,
     seq_length: int | None,
 ) -> None:
-    """`seq_length`: that of a Corpus; None for an iterable. Raises InvalidArgument."""
+    """Checks that `balance` and `max_tokens` fit the other arguments. `seq_length`: of a Corpus; None for an iterable.
+    Raises InvalidArgument."""
     is_corpus = seq_length is not None
     if balance is None:
         if collate_fn is not None:
@@ -167,7 +168,7 @@ def check_prefetch(prefetch: int, mesh: Mesh) -> None:
 
 
 def check_readers(readers: Any, mesh: Mesh) -> str:
-    """Returns `readers` if it is valid."""
+    """Returns `readers` if it is valid. Raises InvalidArgument otherwise."""
     if not isinstance(readers, str):
         raise InvalidType(f"readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got {readers!r}")
     _levada.readers_of(readers, mesh, [0] * mesh.size)

@@ -10,7 +10,8 @@ from typing import Any
 
 
 def in_callers_context(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `work`, on any one thread, in the context of the thread that calls this."""
+    """Returns a function that calls `work` on any thread, in the context of the thread that called
+    in_callers_context()."""
     context, enter_modes = contextvars.copy_context(), _torch_modes()
 
     def run(*arguments: Any) -> Any:
@@ -22,7 +23,8 @@ def in_callers_context(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _torch_modes() -> Callable[[contextlib.ExitStack], None]:
-    """Returns a function that enters this thread's torch modes: gradients, inference mode, autocast and device."""
+    """Returns a function that enters the current thread's torch modes: gradients, inference mode, autocast, device and
+    number of threads."""
     torch = sys.modules.get("torch")
     if torch is None:
         return lambda _: None

@@ -1,4 +1,4 @@
-"""The feed: batches from a reader to every rank of a mesh."""
+"""The Feed: sends batches from its readers to every rank of a mesh."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ else:
 
 Placement = str | Shard | Replicate | Zigzag | Stages
 Placements = Placement | Sequence[Placement] | Mapping[str, Any]
-"""Placements that Layout accepts for a field."""
+"""Placements that Layout accepts for one field."""
 
 _numbers = GroupNumbers()
 
@@ -62,83 +62,80 @@ class _Last(NamedTuple):
     """The latest pass."""
 
     core: Pass
-    began: FeedState  # the state before its first step
+    began: FeedState  # the state before the first step
     begin: Beginning
     first_item: int
-    """Index of its first item."""
+    """Index of the first item of the pass."""
 
 
 class Feed(PassView, Generic[Batch]):
     """Sends batches from one or several reader ranks to every rank of a mesh: `for batch in feed`.
 
-    All ranks must construct and iterate their feeds in the same way and order. Each iter() starts a pass over the
+    All ranks must construct and iterate their feeds in the same way and order. Each iter() starts a new pass over the
     source and is collective.
 
     - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
       Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that
-      reached its end, the next one raises InvalidArgument.
-    - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a
-      DeviceMesh of torch.distributed; by default `group` if that is a DeviceMesh, otherwise all ranks are along dp. If
-      Megatron's process groups are initialized, a mesh of the whole job that contradicts them raises InvalidArgument.
-    - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows;
-      a Mesh has its own.
-    - `group`: the ranks that take part: a process group or a DeviceMesh of torch.distributed, or the Membership that
-      join() returned. By default the ranks of the DeviceMesh, or the whole job.
+      reached its end, the next pass raises InvalidArgument.
+    - `mesh`: the axes of the ranks, as a Mesh, a string such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a
+      DeviceMesh of torch.distributed. Defaults to `group` if that is a DeviceMesh, else to all ranks along dp. A mesh
+      of the whole job that contradicts Megatron's process groups, if they are initialized, raises InvalidArgument.
+    - `data_axes`: the axes of the mesh along which batches differ, if Mesh does not know their names; a Mesh has its
+      own.
+    - `group`: the ranks that take part, as a process group or DeviceMesh of torch.distributed, or as the Membership
+      that join() returned. Defaults to the ranks of the DeviceMesh, or else to the whole job.
     - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
-      default each dp rank gets whole batches, and its cp, tp and pp peers the same ones. For a Corpus the default is
-      Layout.gpt().
-    - `readers`: "one" rank; "all"; one per "host"; the first at each coordinate along the named axes, such as "dp" or
-      "dp,pp"; or "spread": one per data coordinate, spread evenly over the hosts. The default is "one", and "host" for
-      a Pipeline, whose worker processes then serve all ranks of their host.
-    - `iterate`: the thread that iterates an iterable. "inline": the thread that calls next(), never ahead, so that
-      random generators are used as in a plain loop. "thread": a separate thread, ahead of the steps. None: "thread" for
-      a Pipeline, for a loader whose num_workers is positive, and with prefetch_to_device=True; otherwise "inline".
-    - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
-    - `batch_size`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
-      divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
-    - `balance`: divides the samples of each step (batch_size x dp) over the dp ranks so that each has about the same
-      work: a Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as
-      without balance, and the same states resume it.
+      default each dp rank gets whole batches, and its cp, tp and pp peers get the same ones. The default for a Corpus
+      is Layout.gpt().
+    - `readers`: the ranks that read: "one" rank; "all" ranks; one per "host"; the first rank at each coordinate along
+      the named axes, such as "dp" or "dp,pp"; or "spread", one per data coordinate, spread evenly over the hosts.
+      Defaults to "host" for a Pipeline, whose workers then serve all ranks of their host, and otherwise to "one".
+    - `iterate`: the thread that iterates an iterable. "inline" iterates on the thread that calls next() and never reads
+      ahead, so that random generators are used as in a plain loop. "thread" reads ahead on a separate thread. None
+      means "thread" for a Pipeline, for a loader whose num_workers is positive, and with prefetch_to_device=True;
+      otherwise "inline".
+    - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, also lists.
+    - `batch_size`: samples per dp rank per step, for a Corpus and for an iterable whose samples are balanced. With
+      divide="split": rows per dp rank of an iterable's global batches, the last of which may have fewer.
+    - `balance`: divides the samples of each step (batch_size x dp) among the dp ranks so that their work is about
+      equal. A Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples
+      as without balance, and the same states resume it.
     - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number
-      of micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and
-      their count.
-    - `collate_fn`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
+      of them on every rank. Each is one item of the iteration; `micro` is its index and `num_micro` their number.
+    - `collate_fn`: makes a batch from a list of an iterable's balanced samples. None means levada.collate_packed, with
       the balance's pad_to and length.
-    - `tail`: what happens to a last round that the data does not fill. "drop" leaves it out. "pad" repeats the last
-      sample with a loss_mask of 0. "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
-    - `prefetch`: how many batches a rank may be behind its reader; 0 means pp + 2.
+    - `tail`: how to handle a last round that the data does not fill. "drop" discards it. "pad" repeats the last sample
+      with a loss_mask of 0. "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
+    - `prefetch`: maximum number of batches that a rank may be behind its reader; 0 means pp + 2.
     - `skip`: number of steps to skip at the start of the next pass.
-    - `max_steps`: maximum number of steps of a pass; None: until the data ends.
-    - `timeout`: seconds of one wait, including the wait for all ranks to begin a pass. After 30 s a line on standard
-      error names the ranks that are waited for.
-    - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this
-      rank is in a step. A thread of the feed writes one line on standard error, and then "report" does nothing else;
-      "abort" aborts torch's process groups, so that a collective in which this rank waits raises; a function is called
-      with the PeerLost on that thread. The exception by which this rank then leaves its loop has that PeerLost as its
-      cause.
+    - `max_steps`: maximum number of steps of a pass. None means until the data ends.
+    - `timeout`: seconds that one wait may take, including the wait for all ranks to begin a pass. After 30 s, a line on
+      standard error names the ranks being waited for.
+    - `on_peer_lost`: how to react if, while this rank is in a step, another rank raises, leaves its loop early, or is
+      killed. A thread of the feed writes one line to standard error. "report" does nothing else. "abort" aborts torch's
+      process groups, so that a collective in which this rank waits raises. A function is called on that thread with the
+      PeerLost. That PeerLost becomes the cause of the exception with which this rank then leaves its loop.
     - `access`: "private" lets a rank write to its batch without affecting other ranks, and copies only if that is
-      cheaper; "copy" allocates memory for each rank; "read_only" returns read-only numpy arrays and refuses torch
-      tensors, which cannot be read-only. None: "private" for torch, "read_only" for numpy.
-    - `device`: device to which torch tensors are moved, through pinned memory if the device supports it; None: the CPU.
-    - `prefetch_to_device`: copies the next batch to `device`, if it has arrived, on a separate stream while the caller
-      works on the current one. The current stream waits for the copy when that batch is taken.
-    - `device_buffers`: copies batches into this many sets of tensors on `device` in turn, at the same addresses and of
-      the same shapes throughout, as CUDA graphs need. Raises InvalidArgument if a batch has other shapes, or if its set
-      is still referenced. None: each batch gets new tensors.
-    - `allow_pickle`: whether objects of any class may cross, as pickles.
-    - `check`: "items" compares, in a resumed run, the item after which the state was saved; "none" does not; "digests"
+      cheaper. "copy" allocates memory for each rank. "read_only" returns read-only numpy arrays and rejects torch
+      tensors, which cannot be read-only. None means "private" for torch and "read_only" for numpy.
+    - `device`: the device to which torch tensors are moved, through pinned memory if the device supports it. None: CPU.
+    - `prefetch_to_device`: copies the next batch, if it has arrived, to `device` on a separate stream while the caller
+      works on the current one. The current stream waits for that copy when the batch is taken.
+    - `device_buffers`: copies batches into this many sets of tensors on `device` in turn, whose addresses and shapes
+      never change, as CUDA graphs require. Raises InvalidArgument if a batch has other shapes or if its set is still
+      referenced. None allocates new tensors for each batch.
+    - `allow_pickle`: whether objects of any class may be sent, as pickles.
+    - `check`: "items" makes a resumed run compare the item after which the state was saved; "none" does not. "digests"
       also compares all tensors of ranks that should receive the same, after the first batch, every 100th and the last,
       and raises SourceError if they differ.
     - `record`: whether to record the activity of each rank, and of each process of a Pipeline, for write_report() and
       write_trace().
 
-    DataLoader(feed, batch_size=None) accepts the feed as a torch IterableDataset if torch is imported before the feed
-    is made.
+    DataLoader(feed, batch_size=None) accepts a feed as an IterableDataset if torch is imported before the feed is made.
 
-    Iterating raises SourceError on every rank at the step at which a reader raised, with that reader's traceback; on
-    the reader itself, the original exception is its cause. It raises Timeout, which names the waiting and the awaited
-    ranks, and PeerLost if another rank was killed or left its loop, by an exception or otherwise, while this one
-    requests more.
+    If a reader raises, iterating raises SourceError with that reader's traceback, on every rank at the same step. On
+    the reader itself, the original exception is its cause. Iterating raises Timeout, which names the waiting and the
+    awaited ranks. It raises PeerLost if another rank was killed or left its loop while this rank requests more.
     """
 
     @explain_unknown("levada.Feed")
@@ -212,7 +209,7 @@ class Feed(PassView, Generic[Batch]):
             raise InvalidArgument("the source is a feed already; iterate it, or give its own source")
         if readers is None:
             readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
-        # One rank reads for others, so it reads everything.
+        # One rank reads for others, so it reads all of the data.
         self.source = source.run(alone=True, record=record) if isinstance(source, Pipeline) else source
         if record and isinstance(source, Run):
             source._record()
@@ -246,18 +243,18 @@ class Feed(PassView, Generic[Batch]):
         self.allow_pickle = allow_pickle
         data = sys.modules.get("torch.utils.data")
         if data is not None:
-            data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map-style data set
+            data.IterableDataset.register(Feed)  # otherwise DataLoader treats it as a map-style data set
         self._number = _numbers.next(self.group)
         self._passes = 0  # number of passes begun
         self._ended = Ended()
         self._ahead = ReadAhead()
         self._is_epoch_set = True
         self._has_opened_corpus = False
-        # Other threads may query these at any time, so values that belong together are replaced as one.
+        # Other threads may read these at any time, so values that belong together are replaced as one.
         self._next = FeedState(self._counts, b"", 0, 0)  # state at which the next pass begins
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
-        self._resumed = b""  # the cursor loaded last, from which the passes after the next one also continue
+        self._resumed = b""  # the last cursor loaded; the passes after the next one continue from it, too
         self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
     def __repr__(self) -> str:
@@ -288,7 +285,7 @@ class Feed(PassView, Generic[Batch]):
         return JoinedFeed(self, join(self.group, timeout=self.timeout))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Starts a new pass, from the start of the source. Closes a running pass; a loop that still iterates it raises
+        """Starts a new pass from the start of the source. Closes a running pass: a loop that still iterates it raises
         InvalidArgument."""
         return self._start()
 
@@ -298,7 +295,7 @@ class Feed(PassView, Generic[Batch]):
             if running is not None:
                 running.supersede()
             if self._last is not None:
-                self._last.begin.stop()  # a thread that has left a loop may not have stopped it yet
+                self._last.begin.stop()  # a thread that left a loop may not have stopped it yet
             joined = self._join()
             if self._is_corpus and not self._is_epoch_set and self._has_reached_end():
                 self._next = self._next._replace(epoch=self._next.epoch + self.source.epochs)
@@ -319,7 +316,7 @@ class Feed(PassView, Generic[Batch]):
                 raise
             if run is not None and not joined.is_reader:  # this rank does not iterate it
                 run.set_epoch(at.epoch + 1)
-            # A weak reference: leaving a loop drops its iterator, which notifies the other ranks.
+            # The reference is weak: leaving a loop must drop its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
             self._last = _Last(started.core, began, begin, begin.first_sample // self._samples_an_item)
             self._next, self.skip = FeedState(at.source, b"", 0, at.epoch), 0
@@ -331,7 +328,7 @@ class Feed(PassView, Generic[Batch]):
         return core is not None and (core.end or {}).get("cause") in ("exhausted", "steps")
 
     def _num_taken(self) -> int | None:
-        """Returns the index of the item after those that the last pass has taken; None if there is none."""
+        """Returns the index of the item after the last one that the last pass took, or None if there is none."""
         last = self._last
         if last is None or (last.core.end or {}).get("cause") == "exhausted":
             return None
@@ -357,26 +354,26 @@ class Feed(PassView, Generic[Batch]):
         try:
             self.close()
         except Error:
-            if kind is None:  # otherwise the current exception explains it
+            if kind is None:  # otherwise the exception in flight explains it
                 raise
 
     def close(self) -> None:
-        """Leaves the running pass. All ranks may do so at the same step; a rank that requests more raises PeerLost."""
+        """Leaves the running pass. All ranks may close at the same step; a rank that requests more raises PeerLost."""
         running = self._running_pass()
         if running is not None:
             running.close()
 
     def request_stop(self) -> None:
-        """Makes all ranks stop soon, at the same step. One rank's call is enough."""
+        """Makes all ranks stop at the same step, soon. A call on one rank is enough."""
         core = self._core
         if core is not None:
             core.request_stop()
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next pass. Calls set_epoch() on the source, its dataset, its sampler, its batch sampler
-        and the sampler of that, if they have one; a Corpus starts the pass at this epoch. After load_state_dict(), an
-        epoch other than the state's starts at its beginning. For a Corpus, that raises InvalidArgument unless the state
-        is at the beginning of that epoch."""
+        """Sets the epoch of the next pass. Calls set_epoch() on the source and on its dataset, sampler, batch sampler
+        and batch sampler's sampler if they have one. A Corpus starts the pass at this epoch. After load_state_dict(),
+        an epoch other than the state's starts at its beginning; a Corpus raises InvalidArgument then, unless the state
+        is at the beginning of `epoch`."""
         epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if epoch != self.epoch:
@@ -386,8 +383,8 @@ class Feed(PassView, Generic[Batch]):
 
     def __len__(self) -> int:
         """Returns the number of steps of a whole pass, including those that the next pass skips. Raises TypeError if
-        the source has no length on this rank. Rows that do not fill the last batch and that tail="drop" leaves out are
-        known only for torch's DataLoader: for another source, that batch is counted."""
+        the source has no length on this rank. A last batch that tail="drop" discards because its rows do not fill it is
+        subtracted only for torch's DataLoader; for other sources it is counted."""
         if isinstance(self.source, Corpus):
             if self.source.epochs == 0:
                 raise TypeError("a corpus without end has no length")
@@ -402,23 +399,23 @@ class Feed(PassView, Generic[Batch]):
 
     @property
     def sampler(self) -> Self:
-        """The feed itself: trainers such as Lightning's call set_epoch() on the sampler of a loader."""
+        """The feed itself, because trainers such as Lightning's call set_epoch() on a loader's sampler."""
         return self
 
     @property
     def epoch(self) -> int:
-        """The epoch that set_epoch() or load_state_dict() has set; initially 0. Each further pass over a Pipeline is
-        automatically the next epoch, on all ranks that were given the pipeline."""
+        """The epoch that set_epoch() or load_state_dict() set; initially 0. Each further pass over a Pipeline begins
+        the next epoch automatically, on all ranks that were given the pipeline."""
         return self._next.epoch
 
     def write_report(self, path: PathLike) -> None:
-        """Writes a page for a browser, on rank 0. It shows where each rank spent its time in the last pass, which ranks
-        it waited for, and which stage of a pipeline is the bottleneck. Collective; needs record=True."""
+        """Writes an HTML page on rank 0. It shows how each rank spent its time in the last pass, which ranks it waited
+        for, and which stage of a pipeline is the bottleneck. Collective; requires record=True."""
         self._write_history(path, None)
 
     def write_trace(self, path: PathLike) -> None:
-        """Writes a trace of the last pass for Perfetto (ui.perfetto.dev), on rank 0, with the activity of each rank and
-        of each process of a pipeline over time. Collective; needs record=True."""
+        """Writes a trace of the last pass for Perfetto (ui.perfetto.dev) on rank 0: the activity of each rank, and of
+        each process of a pipeline, over time. Collective; requires record=True."""
         self._write_history(None, path)
 
     def _write_history(
@@ -435,7 +432,7 @@ class Feed(PassView, Generic[Batch]):
 
     @property
     def _source_name(self) -> str:
-        """The name of the source in a report, which rank 0 writes."""
+        """Name of the source in a report, which rank 0 writes."""
         if self.source is None:
             return "a source of other ranks"
         return "a Pipeline" if isinstance(self.source, Run) else with_article(type(self.source).__name__)
@@ -444,12 +441,13 @@ class Feed(PassView, Generic[Batch]):
         return self.source._report() if isinstance(self.source, Run) else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch taken, for load_state_dict() of another run. For a Corpus it is
-        valid on any mesh. For an iterable that has a state_dict(), each rank returns the state of its reader's
-        iterable; a loader whose state_dict() is slow is called only from time to time, and a resumed run reads the
-        items since then again. For an iterable without state_dict() the position is a number of items: a resumed run
-        iterates it from its start and drops them, so it must yield the same items again. Raises Unsupported if a
-        loader's state cannot be saved."""
+        """Returns the position after the last batch taken, for load_state_dict() in another run.
+
+        For a Corpus, the state is valid on any mesh. For an iterable that has a state_dict(), each rank returns the
+        state of its reader's iterable. A slow state_dict() is called only from time to time, and a resumed run reads
+        the items since then again. For any other iterable the position is a number of items: a resumed run iterates
+        from the start and drops them, so the iterable must yield the same items again. Raises Unsupported if a loader's
+        state cannot be saved."""
         last = self._last
         if last is None:
             return self._next.encode()
@@ -462,13 +460,13 @@ class Feed(PassView, Generic[Batch]):
         return began._replace(samples=began.samples + steps * began.step).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next pass start where state_dict() was called, in that epoch. Raises InvalidArgument, naming the
-        key, if `state` is not such a state. Iterating raises it for a damaged cursor, and, on every rank, if the data
-        has fewer items than the state counts."""
+        """Makes the next pass resume where state_dict() was called, in that epoch. Raises InvalidArgument, naming the
+        key, if `state` is not a feed's state. Iterating raises InvalidArgument for a damaged cursor and, on every rank,
+        if the data has fewer items than the state counts."""
         position = read_state(state, self._next.source)
         with self._beginning:
             self.close()
-            counts_epochs = isinstance(self.source, Run)  # the Run counts epochs itself; it may be in a different one
+            counts_epochs = isinstance(self.source, Run)  # a Run counts its epochs itself and may be in a different one
             if self.epoch != position.epoch or (counts_epochs and not position.cursor):
                 self.set_epoch(position.epoch)
             self._next, self._last, self._resumed = position, None, position.cursor
@@ -476,7 +474,7 @@ class Feed(PassView, Generic[Batch]):
             self._ahead.clear()
 
     def _began(self, at: FeedState, begin: Beginning) -> FeedState:
-        """Returns the state of a pass before its first step. It identifies the data of a corpus, as later states do."""
+        """Returns the state of a pass before its first step. It identifies a corpus's data, as later states do."""
         if isinstance(begin.source, CorpusSource):
             waiting = corpus_position(begin.cursor)[1] if begin.cursor else 0
             if not begin.cursor or (at.samples > 0 and not waiting):
@@ -484,7 +482,7 @@ class Feed(PassView, Generic[Batch]):
         return at._replace(cursor=at.cursor or begin.cursor)
 
     def _begin(self, joined: JoinedFeed) -> Beginning:
-        """Returns the source of the next pass, at the cursor at which it begins."""
+        """Returns the beginning of the next pass: its source, at the cursor to resume from."""
         at = self._next
         if not isinstance(self.source, Corpus):
             return begin_iterable(joined, self.source, at, self._num_taken())

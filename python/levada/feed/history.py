@@ -1,4 +1,4 @@
-"""Writes the activity of all ranks in a pass of a feed, as a page and as a trace for Perfetto."""
+"""Writes the activity of all ranks in a pass of a feed, as an HTML page and as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def write_feed_history(
     trace: PathLike | None,
     error: str = "",
 ) -> None:
-    """Writes the files on rank 0. `stats`: those of this rank's pass. `data`: the name of the source, its tokens per
-    sample or 0, and the samples per data-parallel rank and step. Collective."""
+    """Writes the files on rank 0. Collective. `stats`: this rank's counts of the pass. `data`: the name of the source,
+    its tokens per sample (or 0), and the samples per dp rank per step."""
     feed, job = joined
     mine = rank_report(job, feed.mesh, feed.readers, stats)
     mine["bytes_read"] = stats.bytes_read

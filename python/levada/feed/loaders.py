@@ -1,5 +1,5 @@
-"""Finds out from attributes and class names whether a source yields only one rank's part of the data, also through
-iterators, generators and functions. Calls no function of the program."""
+"""Detects sources that yield only one rank's part of the data, by their attributes and class names, also inside
+iterators, generators and functions. Calls none of the program's functions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from levada.base.errors import InvalidArgument
 _MAX_DEPTH = 32
 _MAX_PARTS = 2000
 _MAX_LISTED = 256
-"""How many members of a list of data sets are examined."""
+"""Number of members of a list of data sets to examine."""
 _MAX_INSTRUCTIONS = 10_000
-"""How many instructions of a function are examined."""
+"""Number of instructions of a function to examine."""
 
 _DIVISIONS = (
-    # number of parts, index of this part, remedy
+    # attribute with the number of parts, attribute with this part's index, remedy
     ("num_replicas", "rank", "make it with num_replicas=1, rank=0"),
     ("data_parallel_size", "data_parallel_rank", "make it with data_parallel_rank=0, data_parallel_size=1"),
     ("dp_world_size", "dp_rank", "make it with dp_rank=0, dp_world_size=1"),
@@ -57,7 +57,7 @@ _CLASSES = {
 job."""
 
 _FUNCTIONS = ("split_by_node",)
-"""Functions of WebDataset in a list of stages."""
+"""Functions of WebDataset that may be in a list of stages."""
 
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, range, CodeType, FrameType)
 _CALLABLES = (FunctionType, MethodType, BuiltinMethodType, MethodWrapperType, functools.partial)
@@ -69,8 +69,8 @@ _PART_NAMES = (
 
 
 def why_partial(source: Any) -> str | None:
-    """Returns the reason for which a source yields only one rank's part of the data, with the remedy; None if there is
-    no sign of that. Examines its samplers and data sets, however they are nested, and calls none of their functions."""
+    """Returns why a source yields only one rank's part of the data, with the remedy, or None if nothing suggests that.
+    Examines its samplers and data sets, however deeply nested, and calls none of their functions."""
     for part, is_variable in _parts(source):
         why = _why(part, is_variable=is_variable)
         if why is not None:
@@ -79,9 +79,9 @@ def why_partial(source: Any) -> str | None:
 
 
 def check_whole(source: Any, mesh: Mesh, job_size: int) -> None:
-    """Raises InvalidArgument if a feed along `mesh`, which divides what its source yields, gets only one rank's
-    part."""
-    is_part_of_job = mesh.data_size == 1 and mesh.size < job_size  # other feeds may have the other parts
+    """Raises InvalidArgument if a feed along `mesh` would get only one rank's part of the data, because the feed itself
+    divides what its source yields."""
+    is_part_of_job = mesh.data_size == 1 and mesh.size < job_size  # other feeds may read the other parts
     why = None if mesh.size == 1 or is_part_of_job else why_partial(source)
     if why is not None:
         raise InvalidArgument(f"a feed takes all samples and divides them over its {mesh.size} ranks, but {why}")
@@ -110,8 +110,8 @@ def _why(part: Any, *, is_variable: bool) -> str | None:
 
 
 def _only_notes_size(part: Any) -> bool:
-    """Returns whether this is an iterator of torch's DataLoader over anything but DataPipes. It stores the size of
-    torch's process group, but divides only DataPipes by it."""
+    """Returns whether `part` is an iterator of torch's DataLoader over anything but DataPipes. Such an iterator stores
+    the size of torch's process group, but only divides DataPipes by it."""
     return _has_base(part, "_BaseDataLoaderIter") and not _has_base(_attribute(part, "_dataset"), "IterDataPipe", "MapDataPipe")
 
 
@@ -126,11 +126,11 @@ def with_article(kind: str) -> str:
 class _Part(NamedTuple):
     value: Any
     is_variable: bool
-    """Whether it is found through a function or generator, whose variables may also be the program's options."""
+    """Whether it was found through a function or generator, whose variables may also be the program's options."""
 
 
 def _parts(source: Any) -> Iterator[_Part]:
-    """Yields a source and its parts, the nearest first."""
+    """Yields a source and its parts, nearest first."""
     level, seen = [_Part(source, False)], {id(source)}
     for _ in range(_MAX_DEPTH):
         below: list[_Part] = []
@@ -148,7 +148,7 @@ def _parts(source: Any) -> Iterator[_Part]:
 
 
 def _may_yield(part: Any) -> bool:
-    """Returns whether its class can yield items and is no mapping."""
+    """Returns whether the class of `part` can yield items and is not a mapping."""
     names = ("__iter__", "__next__", "__getitem__")
     return not isinstance(part, Mapping) and any(name in base.__dict__ for base in type(part).__mro__ for name in names)
 
@@ -158,8 +158,8 @@ _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 
 def _members(part: Any) -> Iterator[Any]:
     container = next((kind for kind in _CONTAINERS if isinstance(part, kind)), None)
-    if container is not None:  # A subclass may have its own functions.
-        with contextlib.suppress(RuntimeError):  # Another thread changes it.
+    if container is not None:  # a subclass may override the container's methods
+        with contextlib.suppress(RuntimeError):  # another thread is changing it
             values = dict.values(part) if container is dict else container.__iter__(part)
             yield from list(islice(values, _MAX_LISTED))
     elif isinstance(part, Mapping):
@@ -175,15 +175,15 @@ def _members(part: Any) -> Iterator[Any]:
 
 
 def _is_built_in_iterator(part: Any) -> bool:
-    """Returns whether it is a generator, or an iterator of Python or itertools, such as map, islice or that of a
-    list. Python's collector can look into these."""
+    """Returns whether `part` is a generator, or an iterator of Python or itertools, such as map, islice or a list's
+    iterator. The garbage collector can list the objects that these refer to."""
     bases = type(part).__mro__
     return any(base.__module__ == "itertools" or (base.__module__ == "builtins" and "__next__" in base.__dict__) for base in bases)
 
 
 def _captured(part: Any) -> Iterator[Any]:
-    """Yields the objects that a function or generator refers to. Its module's functions and containers are left out:
-    they may be for other data, too."""
+    """Yields the objects that a function or generator refers to, except its module's functions and containers, which
+    may be for other data, too."""
     if isinstance(part, functools.partial):
         yield from (part.func, *part.args, *part.keywords.values())
     elif isinstance(part, MethodType):
@@ -195,9 +195,9 @@ def _captured(part: Any) -> Iterator[Any]:
             yield from part.gi_frame.f_locals.values()
             yield from _globals_of(part.gi_code, part.gi_frame.f_globals)
         yield part.gi_yieldfrom
-        yield from gc.get_referents(part)  # iterators of its loops, to which no variable refers
+        yield from gc.get_referents(part)  # the iterators of its loops, which no variable refers to
     elif isinstance(part, CellType):
-        with contextlib.suppress(ValueError):  # a variable without a value yet
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
             yield part.cell_contents
     else:
         yield from part.__closure__ or ()
@@ -231,7 +231,7 @@ def _own(part: Any) -> dict[str, Any]:
 
 
 def _attribute(part: Any, name: str) -> Any:
-    """Returns an attribute of an object or its class; None if only a property or __getattr__() could return it."""
+    """Returns an attribute of an object or its class, or None if only a property or __getattr__() could return it."""
     own = _own(part)
     if name in own:
         return own[name]

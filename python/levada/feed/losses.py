@@ -1,4 +1,4 @@
-"""Reports the loss of a rank immediately, on ranks that are in a collective of torch or in a step."""
+"""Reports the loss of a rank immediately, even on ranks that are in a collective of torch or in a step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REACTIONS = ("report", "abort")
 OnPeerLost = str | Callable[[PeerLost], object]
 
 _GRACE = 1.0
-"""Seconds that stop() waits for the thread, which may be in the caller's function."""
+"""Seconds that stop() waits for the thread, which may be running the caller's function."""
 _UNTIL_KNOWN = 0.75
-"""Seconds to wait for the loss that made a collective of torch raise to become known."""
+"""Seconds that explain() waits to learn which loss made a collective of torch raise."""
 
 
 def check_on_peer_lost(value: Any) -> OnPeerLost:
@@ -49,8 +49,8 @@ _MAX_REPORTED = 64
 
 
 def _is_first(loss: _Reported, begun: float) -> bool:
-    """Records a loss. Returns False if another feed of the process has already reported it during the pass that began
-    at `begun`, or has reported another loss of which it is a consequence."""
+    """Records a loss. Returns False if, during the pass that began at `begun`, another feed of the process has already
+    reported it or has reported a loss that caused it."""
     with _guard:
         for each in _reported:
             is_same = each.rank == loss.rank and each.reason == loss.reason
@@ -62,15 +62,15 @@ def _is_first(loss: _Reported, begun: float) -> bool:
 
 
 class LossWatch:
-    """A thread that waits for a loss during a pass, reports it and reacts to it. It ends with the pass."""
+    """A thread that waits for a loss during a pass, reports it and reacts to it. The thread ends with the pass."""
 
     def __init__(self, core: Pass, reaction: OnPeerLost) -> None:
         self._found: list[PeerLost] = []
         self._thread = start_thread("watching other ranks", "levada losses", _watch, core, reaction, self._found)
 
     def explain(self, error: BaseException | None) -> None:
-        """Makes the loss, if one is known, the cause of the exception with which this rank leaves its loop. Waits for
-        the loss if that exception is from a collective."""
+        """Makes the loss, if one is known, the cause of the exception with which this rank leaves its loop. If the
+        exception was raised by a collective, first waits for the loss to become known."""
         if error is None or isinstance(error, Error) or error.__cause__ is not None:
             return
         if not self._found and _is_of_collective(error):
@@ -79,13 +79,13 @@ class LossWatch:
             error.__cause__ = self._found[0]
 
     def stop(self) -> None:
-        """Waits for the thread after the pass has been closed."""
+        """Waits for the thread. The pass must have been closed."""
         join_thread(self._thread, _GRACE)
 
 
 def _watch(core: Pass, reaction: OnPeerLost, found: list[PeerLost]) -> None:
     begun = time.monotonic()
-    with contextlib.suppress(Error):  # the calls of the pass raise it
+    with contextlib.suppress(Error):  # the pass's own calls raise it
         loss = core.await_loss()
         if loss is not None:
             _report(*loss, reaction, found, begun)
@@ -106,7 +106,7 @@ def _report(rank: int, reason: str, text: str, reaction: OnPeerLost, found: list
 
 
 def _is_of_collective(error: BaseException) -> bool:
-    """Returns whether a collective of torch raised it, perhaps within a backward pass."""
+    """Returns whether a collective of torch raised `error`, perhaps within a backward pass."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

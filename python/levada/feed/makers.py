@@ -1,4 +1,4 @@
-"""Makes items of an iterable for the core, and counts, digests and saves them on the way."""
+"""Makes the items of an iterable for the core, together with their counts, digests and states."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from levada.feed.read_ahead import ReadAhead
 from levada.feed.rows import InvalidItem, lists_as_rows, without_rows
 from levada.feed.torch_loaders import Order, with_order
 
-_FRAMES = 4  # the maximum for a line of the board
+_FRAMES = 4  # as many as fit on a line of the board
 _NOTHING = object()
 _FREE = 1e-4
 _SHARE = 0.01
-"""A loader's state costs at most _FREE seconds per item, or at most this share of the time."""
+"""A loader's state may cost at most _FREE seconds per item, or at most this share of the time."""
 _PER_BYTE = 1e-9
-"""Seconds per byte of a state: for each rank's copy and the reader's copy for it, or at 10 Gb/s on a network."""
+"""Seconds that one byte of a state costs: to copy it on the reader and on each rank, or to send it at 10 Gb/s."""
 
 State = tuple[bytes, str, int]
-"""A loader's packed state, the reason why it could not be packed, and the number of items since then."""
+"""A loader's packed state, the reason why it could not be packed, and the number of items taken since."""
 
 
 class ReportedError(Exception):
-    """A failure in another process. Its text is complete and needs no traceback."""
+    """A failure in another process. Its text is complete, so it is reported without a traceback."""
 
 
 class Counted(NamedTuple):
-    """The number of items that a loaded state counts, which the data must therefore have."""
+    """The items that a loaded state counts, which the data must therefore have."""
 
     before: int
-    """Items before the loader's own state, at which it resumes."""
+    """Number of items before the loader's own state, from which it resumes."""
     items: int
-    """All items."""
+    """Total number of items."""
     tolerance: int
-    """How many items may be missing: those of an incomplete last step."""
+    """Number of items that may be missing, because the last step was incomplete."""
     item: int = -1
-    """The last item before the state, if it is to be compared."""
+    """Index of the last item before the state if it is to be compared, otherwise -1."""
     mark: int = 0
-    """That of the item after which the state was saved."""
+    """Mark of the item after which the state was saved."""
     of_row: bool = False
-    """Whether only the last row of the two items is compared, because they have different numbers of rows."""
+    """Whether to compare only the last row, because the two items have different numbers of rows."""
     name: str = "the source"
     skipped: int = 0
-    """Items after those that `skip` leaves out."""
+    """Number of further items that `skip` leaves out."""
 
     def check(self, count: int) -> None:
-        """Raises EndsBeforeState if the data have fewer items than the state counts, `count`."""
+        """Raises EndsBeforeState if the data has only `count` items, fewer than the state counts."""
         if count < self.items - self.tolerance:
             raise EndsBeforeState(
                 f"the state counts {self.items:,} items, but the data end after {count:,}: load a state that "
@@ -66,7 +66,7 @@ class Counted(NamedTuple):
             )
 
     def compare(self, mark: int) -> None:
-        """Raises OtherItem if `mark` shows that the item or row is not the one after which the state was saved."""
+        """Raises OtherItem if `mark` shows that this is not the item or row after which the state was saved."""
         if is_same_row(mark, self.mark) if self.of_row else is_same_item(mark, self.mark):
             return
         found = "does not end with the row" if self.of_row else "is not the one"
@@ -82,40 +82,41 @@ class Making(NamedTuple):
     """How a reader makes the items of its source."""
 
     handoff: Handoff
-    """Requests the items."""
+    """Receives the core's requests for items and delivers them."""
     allow_pickle: bool
     ranks: int
-    """How many ranks receive the batches."""
+    """Number of ranks that receive the batches."""
     samples: Samples | None = None
-    """Set if the source yields samples from which batches must be made."""
+    """Set if batches must be made from the samples that the source yields."""
     counted: Counted = Counted(0, 0, 0)
     ended: Ended | None = None
-    """Whether an earlier pass has read the source to its end."""
+    """Records whether an earlier pass has read the source to its end."""
     ahead: ReadAhead | None = None
-    """Keeps what is read ahead of an iterator that yields its items once."""
+    """Keeps the items that were read ahead from an iterator that cannot be restarted."""
     cuts_rows: bool = False
-    """Whether lists are cut along the rows of a batch."""
+    """Whether lists are cut along the rows of the batch."""
     counts_rows: bool = False
-    """Whether states count the rows of the items."""
+    """Whether states count rows rather than items."""
     tail: str = "drop"
-    """Whether the last item is requested again to fill a round, and without its rows."""
+    """Feed's `tail`. Unless it is "drop", the last item may be requested again to fill a round; "short" sends it
+    without its rows."""
 
 
 class EndsBeforeState(Exception):
-    """The data have fewer items than a loaded state counts."""
+    """The data has fewer items than a loaded state counts."""
 
 
 class OtherItem(Exception):
-    """An item that a state counts has changed."""
+    """An item that a state counts is no longer the same."""
 
 
 class PacedState:
-    """Calls a loader's state_dict() so seldom that getting, encoding and sending its state takes almost no time from
-    its batches. The state of an item between two calls is the earlier state and the number of items since then, which
-    are read again."""
+    """Calls a loader's state_dict() rarely enough that getting, encoding and sending its state costs almost no time.
+    The state of an item between two calls is the earlier state plus the number of items since then, which are read
+    again on resuming."""
 
     def __init__(self, state_dict: Callable[[], Any], allow_pickle: bool, ranks: int) -> None:
-        """`ranks`: the number of ranks to which this reader sends the state."""
+        """`ranks`: number of ranks to which this reader sends the state."""
         self._state_dict = state_dict
         self._allow_pickle = allow_pickle
         self._seconds_per_byte = (1 + ranks) * _PER_BYTE
@@ -123,7 +124,7 @@ class PacedState:
         self._before: bytes | None = None
 
     def __call__(self) -> State | None:
-        """Returns the state, or None if the next call of state_dict() is not due yet."""
+        """Returns the state, or None if state_dict() is not due yet."""
         begun = time.monotonic()
         if begun < self._due:
             return None
@@ -137,7 +138,7 @@ class PacedState:
     def _pack(self) -> State:
         try:
             state = _levada.pack_state(self._state_dict(), allow_pickle=self._allow_pickle)
-        except Exception as error:  # raised again only by Feed.state_dict()
+        except Exception as error:  # only Feed.state_dict() raises it
             return b"", summary_of(error), 0
         before, self._before = self._before, state
         if state != before:
@@ -153,28 +154,29 @@ def _stands_still(loader: Any) -> str:
 
 
 class Opened(NamedTuple):
-    """The iterator of a source."""
+    """The opened iterator of a source."""
 
     iterator: Iterator[Any]
     state: Callable[[], State | None] = lambda: None
     noted: Iterator[Any] | None = None
-    """The source, if it is an iterator itself, so that a later pass continues it."""
+    """The source itself, if it is an iterator, so that a later pass continues it."""
     order: Order | None = None
-    """Knows what the items are made of, and skips the first ones."""
+    """Records the samples that items are made of, and skips the first items."""
     mark: Callable[[], int | None] = lambda: None
-    """Returns the mark of the latest item, or None if it must be made of the item's content."""
+    """Returns the mark of the latest item, or None if the mark must be computed from the item's content."""
 
 
 class CannotOpen(Exception):
-    """A source that cannot be opened because of the caller's arguments. The text is for users."""
+    """The source cannot be opened because of the caller's arguments. The text is shown to users."""
 
 
 _REFUSED = (RefusedSample, EndsBeforeState, OtherItem, Exhausted, InvalidItem, CannotOpen)
-"""Exceptions whose text all ranks raise as InvalidArgument."""
+"""Exceptions whose text every rank raises as InvalidArgument."""
 
 
 class Maker:
-    """Makes the items of one iterator that a feed requests through a Handoff, with the states after some of them."""
+    """Makes the items of one iterator that a feed requests through a Handoff, and the loader's state after some of
+    them."""
 
     def __init__(self, open_source: Callable[[], Opened], making: Making) -> None:
         """`open_source`: opens the source, which may take long."""
@@ -190,11 +192,11 @@ class Maker:
         self._has_items = False
         self._is_open = False
         self._thread = 0
-        self._raised: list[BaseException] = []  # raised by the source: one exception, until it is taken
+        self._raised: list[BaseException] = []  # at most one: the source's exception, until it is taken
 
     def open(self) -> bool:
-        """Opens the source on the caller's thread; returns whether it could. An exception goes to all ranks, and
-        KeyboardInterrupt is also raised here."""
+        """Opens the source on the caller's thread and returns whether that succeeded. An exception is sent to all
+        ranks; KeyboardInterrupt is also raised here."""
         self._thread = threading.get_ident()
         open_source, self._open_source = self._open_source, None
         assert open_source is not None
@@ -203,7 +205,7 @@ class Maker:
         except _REFUSED as refused:
             self._handoff.fail(text_of(refused), is_argument=True)
             return False
-        except BaseException as error:  # also SystemExit: the source raised it, not this program
+        except BaseException as error:  # also SystemExit, which the source raised and not this program
             self._fail(error)
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -214,12 +216,12 @@ class Maker:
         return True
 
     def take_raised(self) -> BaseException | None:
-        """Returns the exception that the source raised, once; None if it did not raise."""
+        """Returns the exception that the source raised, but only once; None if it did not raise."""
         return self._raised.pop() if self._raised else None
 
     def make(self) -> bool:
-        """Waits until an item is wanted and makes it; returns False after the last. An exception of the iterator goes
-        to all ranks; one that is not an Exception, such as KeyboardInterrupt, is also raised here."""
+        """Waits for a request, makes the item, and returns False after the last one. An exception of the iterator is
+        sent to all ranks; one that is not an Exception, such as KeyboardInterrupt, is also raised here."""
         if not self._is_open:
             return False
         try:
@@ -237,7 +239,8 @@ class Maker:
         return False
 
     def _fail(self, error: BaseException) -> None:
-        """Reports it even if memory is short or this is interrupted, because all ranks wait for an answer."""
+        """Reports the error even if memory is short or the thread is interrupted, because all ranks wait for an
+        answer."""
         self._raised = [error]
         try:
             self._handoff.fail(report_of(error))
@@ -247,7 +250,7 @@ class Maker:
 
     def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
         """Delivers what Handoff.wanted() requests. Returns False at the end of the data, unless the last item may be
-        wanted again."""
+        requested again."""
         if repeats:
             self._prepare(without_rows(self._last) if self._tail == "short" else self._last, None)
         elif gathered:
@@ -263,7 +266,7 @@ class Maker:
             sizes = self._samples.take(map(self._next_item, range(taken)), taken)
             if len(sizes) < taken:
                 self._note_end()
-            # After its end, a loader's state may be that of the beginning.
+            # At the end of its data, a loader may return the state of its beginning.
             self._digest_of_step = self._content_digest()
             self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None, self._digest_of_step)
             return True
@@ -280,14 +283,14 @@ class Maker:
                 if self._ahead is not None:
                     self._ahead.drop_last()
                 raise
-            del item  # Memory that only the batch refers to is sent without a copy.
+            del item  # memory to which only the batch refers is sent without a copy
         self._handoff.give()
         return True
 
     def _prepare(self, item: Any, state: State | None, mark: int | None = None) -> None:
         cut = self._cut(item)
         if mark is None and self._counts_rows:
-            with contextlib.suppress(TypeError):  # The next call raises it, with the path of the value.
+            with contextlib.suppress(TypeError):  # prepare() raises it with the path of the value
                 mark = mark_of_rows(item, cut, allow_pickle=self._allow_pickle)
         self._handoff.prepare(cut, state, mark, allow_pickle=self._allow_pickle)
 
@@ -295,8 +298,8 @@ class Maker:
         return lists_as_rows(item, f"item {self._number - 1}") if self._cuts_rows else item
 
     def _next_item(self, _: object = None) -> Any:
-        """Returns the next item. Raises StopIteration at the end, as islice() does, which however calls iter() and may
-        restart the iterator."""
+        """Returns the next item. Raises StopIteration at the end. islice() is not used, because it calls iter(), which
+        may restart the iterator."""
         try:
             item = next(self._iterator)
         except StopIteration:
@@ -316,17 +319,17 @@ class Maker:
         return item
 
     def _content_digest(self) -> int:
-        """Returns the digest of the sample taken last."""
+        """Returns the digest of the last sample taken."""
         if self._last is _NOTHING:
             return 0
         try:
             return _levada.digest_of(self._last, allow_pickle=self._allow_pickle)
-        except TypeError:  # of a kind that only collate_fn can handle
+        except TypeError:  # a sample that only collate_fn can handle
             return 0
 
     def _skip(self, items: int) -> int:
-        """Drops up to `items` items and returns how many it dropped. While it rereads them to find the position of a
-        state or after `skip` steps, posts its progress, and compares the item after which the state was saved."""
+        """Drops up to `items` items and returns how many it dropped. While rereading them, to find the position of a
+        state or after `skip` steps, it posts its progress and compares the item after which the state was saved."""
         end, first_wanted = self._number + items, self._counted.items + self._counted.skipped
         if self._order is not None and self._order.count > 0:
             first = next(self._iterator, _NOTHING)
@@ -368,7 +371,7 @@ class Maker:
             self._ended.note(self._noted, is_empty=not self._has_items)
 
     def where(self) -> str:
-        """Returns the functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
+        """Returns the functions that make() is running, innermost last: "__next__ > get > wait (threading.py:320)"."""
         frame = sys._current_frames().get(self._thread)
         names: list[str] = []
         place = ""
@@ -401,7 +404,7 @@ def _open_iterable(source: Any, state: Any, making: Making) -> Opened:
 
 
 def maker_of(source: Any, state: Any, making: Making) -> Maker:
-    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
+    """Returns a Maker of the items of iter(source), which resumes from `state` unless that is None."""
     return Maker(lambda: _open_iterable(source, state, making), making)
 
 

@@ -1,8 +1,9 @@
-"""Marks: numbers of 62 bits that identify the item after which a state is saved.
+"""Marks: 62-bit numbers that identify the item after which a state is saved.
 
-A mark is odd if it is of the samples that a loader makes the item of, and even if it is of the item's content. A mark of
-content is digest_of() the item, or, for an item whose rows a state counts, three parts: the item, the shape of its last
-row, and that row. By them a run whose items have other numbers of rows compares the row at which it resumes.
+An odd mark identifies the samples that a loader made the item from. An even mark identifies the item's content: it is
+the item's digest_of() or, if states count rows, a combination of three hashes: of the item, of the shape of its last
+row, and of that row. With these, a resumed run whose items have another number of rows still compares the row at which
+it resumes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LIST_BITS, _LAST_BITS = 30, 31
 
 
 def mark_of_samples(samples: Any) -> int:
-    """Returns the mark of an item that a loader makes of these samples: a list of numbers, or one number for a whole
+    """Returns the mark of an item that a loader makes from these samples: a list of indexes, or one index for a whole
     item."""
     plain = samples.tolist() if hasattr(samples, "tolist") else samples
     is_batch = isinstance(plain, (list, tuple)) and len(plain) > 0
@@ -27,7 +28,7 @@ def mark_of_samples(samples: Any) -> int:
 
 
 def mark_of_rows(item: Any, cut: Any, *, allow_pickle: bool) -> int:
-    """Returns the mark of an item whose rows a state counts. `cut`: the item as it crosses."""
+    """Returns the mark of an item whose rows a state counts. `cut`: the item as it is sent."""
     row = last_row(item)
     shape = _hash(row.shape, _SHAPE_BITS)
     content = _bits(_levada.digest_of(row.content), _ROW_BITS)
@@ -36,13 +37,14 @@ def mark_of_rows(item: Any, cut: Any, *, allow_pickle: bool) -> int:
 
 
 def is_same_item(mark: int, other: int) -> bool:
-    """Returns whether two marks may be of one item. Marks of different kinds cannot be compared."""
+    """Returns whether two marks may belong to the same item. Marks of different kinds cannot be compared, and return
+    True."""
     return mark == other or mark % 2 != other % 2
 
 
 def is_same_row(mark: int, other: int) -> bool:
-    """Returns whether two marks, of items of different numbers of rows, may end with one row. Rows of other shapes cannot
-    be compared: a batch may pad its rows to the longest."""
+    """Returns whether two marks, of items with different numbers of rows, may end with the same row. Rows of different
+    shapes cannot be compared, because a batch may pad its rows to the longest, and return True."""
     if mark % 2 != other % 2:
         return True
     if mark % 2 == 1:

@@ -1,4 +1,4 @@
-"""One pass of a feed: its beginning, its source and its end."""
+"""One pass of a feed, from its start to its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from levada.pipeline.run import Run
 
 
 class JoinedFeed(NamedTuple):
-    """A feed, and the ranks that take part in it."""
+    """A feed and the ranks that take part in it."""
 
     feed: FeedArguments
     job: Membership
@@ -42,7 +42,7 @@ class JoinedFeed(NamedTuple):
 
     @property
     def ranks_per_reader(self) -> int:
-        """How many ranks receive batches from each reader."""
+        """Number of ranks that receive batches from each reader."""
         return self.job.size // len(self._readers)
 
     @property
@@ -57,7 +57,7 @@ class JoinedFeed(NamedTuple):
 
 
 class Beginning:
-    """The start of a pass: on reading ranks a source, and for an iterable the Reader that makes its items."""
+    """The start of a pass: on reading ranks, its source and, for an iterable, the Reader that makes its items."""
 
     def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None, *, cursor: bytes = b"") -> None:
         self.source = source
@@ -72,17 +72,18 @@ class Beginning:
             self._reader.watch(post_place)
 
     def open(self) -> None:
-        """Opens an iterable on a reading rank, whose failure reaches all ranks; KeyboardInterrupt is raised here, too."""
+        """Opens an iterable on a reading rank. A failure is sent to all ranks; KeyboardInterrupt is also raised
+        here."""
         if self._reader is not None:
             self._reader.open()
 
     def raised(self) -> BaseException | None:
-        """Returns the exception that the source raised on this rank, once; None if it did not raise."""
+        """Returns the exception that the source raised on this rank, but only once; None if it did not raise."""
         reader = self._reader
         return None if reader is None else reader.raised()
 
     def stop(self) -> None:
-        """Stops the reader, or abandons it if it hangs. Several threads may call it."""
+        """Stops the reader, or abandons it if it hangs. May be called by several threads."""
         source, reader = self.source, self._reader
         if isinstance(source, Handoff):
             source.stop()
@@ -92,15 +93,16 @@ class Beginning:
 
 
 _UNTIL_OPENED = 1e8
-"""Seconds. Readers may tokenize for hours; if a reader dies in that time, PeerLost ends the wait."""
+"""Timeout in seconds of opening a corpus, since readers may tokenize for hours. If a reader dies, PeerLost ends the
+wait."""
 
 
 def begin_corpus(
     joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes, before: bytes, *, is_first: bool
 ) -> Beginning:
-    """Returns the beginning of a pass over a corpus: at `cursor`, the state of an earlier run, or at the start of
-    `epoch`. An epoch that starts after the cursor `before`, of an earlier pass, keeps that cursor's history of weights.
-    The first time, all ranks wait until the readers have tokenized."""
+    """Returns the beginning of a pass over a corpus: at `cursor`, saved by an earlier run, or else at the start of
+    `epoch`. `before` is the cursor of an earlier pass, whose history of weights a later epoch continues. With
+    `is_first`, waits until the readers of all ranks have tokenized; the call is then collective."""
     begin = _open_corpus(joined, corpus, epoch, cursor)
     if before and epoch > 0 and not cursor:
         _keep_weights(begin, before)
@@ -138,7 +140,7 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         begin = epoch * opened.sequences
         first = source.resume(cursor) if cursor else begin
         if first <= begin:
-            # A state near the end of the previous epoch is valid if fewer samples than a step are left.
+            # A state near the end of the previous epoch is valid if fewer samples than one step are left.
             left = begin - first + waiting
             if left >= (feed._samples_a_step if feed.tail == "drop" else 1):
                 at = begin - left
@@ -154,8 +156,8 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
 
 
 def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | None) -> Beginning:
-    """Returns the beginning of a pass over an iterable, at the state of an earlier run. `taken`: the index of the item
-    after those that the previous pass has taken; None if that pass left none."""
+    """Returns the beginning of a pass over an iterable, at the state `at` of an earlier run. `taken`: index of the item
+    after the last one that the previous pass took; None if that pass left none."""
     feed, job = joined
     items, position, state = _read_items(feed, at)
     first = items * feed._samples_an_item
@@ -176,17 +178,17 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     if feed.check != "none" and state is None:
         if not feed._counts_rows or at.step == feed._counted_a_step:
             counted = counted._replace(item=at.item, mark=at.digest)
-        elif (at.item + 1) * at.step == first:  # items of another size, of which the last one ends with the same row
+        elif (at.item + 1) * at.step == first:  # items of another size, the last of which ends with the same row
             counted = counted._replace(item=items - 1, mark=at.digest, of_row=True)
     return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))
 
 
 def _read_items(feed: FeedArguments, at: FeedState) -> tuple[int, int, Any]:
-    """Returns the number of items before a state, the number before its loader's state, and that state. Raises
-    InvalidArgument for a damaged cursor, and for a state within an item."""
+    """Returns the number of items before a state, the number before its loader's state, and the loader's state. Raises
+    InvalidArgument for a damaged cursor, and for a state that is inside an item."""
     first, position, state = _read_cursor(feed, at.cursor) if at.cursor else (0, 0, None)
     if feed._counts_rows:
-        ends_short = first % at.step != 0  # Only the last item may have fewer rows; nothing is left then.
+        ends_short = first % at.step != 0  # only the last item may have fewer rows; no data is left then
         rows = first + -first % at.step + at.samples
         items = _items_of(feed, rows, ends_short=ends_short)
         position = _items_of(feed, position * at.step, ends_short=ends_short)
@@ -209,8 +211,8 @@ def _items_of(feed: FeedArguments, rows: int, *, ends_short: bool) -> int:
 
 
 def _read_cursor(feed: FeedArguments, cursor: bytes) -> tuple[int, int, Any]:
-    """Returns the content of an IterableCursor: the next item or row, the number of items before the loader's state,
-    and that state. Raises InvalidArgument for a damaged cursor."""
+    """Decodes an IterableCursor. Returns the index of the next item or row, the number of items before the loader's
+    state, and that state. Raises InvalidArgument for a damaged cursor."""
     try:
         return _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle)
     except CorruptMessage as error:
@@ -239,7 +241,7 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
 
 
 def why_empty(feed: FeedArguments, at: FeedState, skip: int) -> str:
-    """Returns the reason why a pass that begins at this state may have no steps, for use if it has none."""
+    """Returns why a pass that begins at this state may have no steps, to be reported if it has none."""
     if skip:
         return f"skip={skip} leaves out all there are"
     if at.samples or at.cursor:
@@ -256,21 +258,21 @@ def why_empty(feed: FeedArguments, at: FeedState, skip: int) -> str:
 
 
 _ROUNDS_AT_READER = 4
-"""More rounds than a reader has read but not sent."""
+"""Exceeds the number of rounds that a reader has read but not sent."""
 
 
 _SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"
 
 
 class FeedPass:
-    """The iterator of one pass. Leaves the feed when it is dropped, for example after a `break` or an exception in the
+    """The iterator of one pass. Dropping it leaves the feed, for example after a `break` or an exception in the
     loop."""
 
     def __init__(
         self, joined: JoinedFeed, begin: Beginning, name: str, sender: Sender | None, *, is_ahead: bool, empty: str
     ) -> None:
-        """`sender`: moves batches; with `is_ahead`, also the next one before next() returns, if it has arrived.
-        `empty`: the reason to report if the pass has no steps."""
+        """`sender`: moves batches to the device; with `is_ahead`, it also starts moving the next batch, if that has
+        arrived, before next() returns. `empty`: the reason to report if the pass has no steps."""
         self._begin = begin
         self._empty = empty
         self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed._rank_samples == 1
@@ -281,7 +283,7 @@ class FeedPass:
             mesh = with_cp_as_data(feed.mesh) if feed.balance is not None and feed.balance.max_cp > 1 else feed.mesh
             self._peers = PeerDigests(joined.job, mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
-        """Number of rows of the last taken batch, if the core counts whole batches."""
+        """Number of rows of the last batch taken, if the core counts whole batches."""
         self._sender = sender
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
@@ -346,7 +348,7 @@ class FeedPass:
             raise
         except StopIteration:
             self._end_comparing()
-            # Another thread may have begun the newer pass while this one waited; the data is not over.
+            # Another thread may have begun a new pass while this one waited. That is not the end of the data.
             if self._is_superseded and (self.core.end or {}).get("cause") in ("left", "abandoned"):
                 raise InvalidArgument(_SUPERSEDED) from None
             if self.core.step == 0 and (self.core.end or {}).get("cause") == "exhausted" and self._empty:
@@ -367,7 +369,7 @@ class FeedPass:
             return self._received(next(self.core))
         batch = self._take(self._sender)()
         if self._is_ahead:
-            self._ahead = _raise_interrupted  # unless the next line returns
+            self._ahead = _raise_interrupted  # replaced below unless the call is interrupted
             self._ahead = _send_ahead(self.core, self._sender, self._received)
         return batch
 
@@ -380,7 +382,7 @@ class FeedPass:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return sender.send(self._received(next(self.core)))
-        if not self.core.drop_next():  # closed in the meantime
+        if not self.core.drop_next():  # the pass was closed in the meantime
             raise StopIteration
         return ahead
 
@@ -390,7 +392,7 @@ class FeedPass:
             peers.end(self.core.step)
 
     def supersede(self) -> None:
-        """Closes the pass. If batches were left, next() then raises instead of ending its loop early."""
+        """Closes the pass. If batches were left, next() then raises instead of silently ending its loop."""
         self._is_superseded = self.core.end is None
         self.close()
 
@@ -400,8 +402,8 @@ class FeedPass:
 
 
 def _send_ahead(core: Pass, sender: Sender, received: Callable[[Any], Any]) -> Arrive | None:
-    """Starts moving the next batch, if it has arrived, after passing it to `received`. The batch is not taken yet: an
-    error is raised at its step."""
+    """Passes the next batch, if it has arrived, to `received` and starts moving it. The batch is not taken yet: an
+    error is only raised at its step."""
     try:
         batch = core.receive_ahead()
         return None if batch is None else sender.send(received(*batch))
@@ -418,14 +420,14 @@ def _raise_interrupted() -> NoReturn:
 
 
 class _Running(NamedTuple):
-    """The objects that end with a pass."""
+    """The objects that live as long as a pass."""
 
     core: Pass
     begin: Beginning
     losses: LossWatch | None
     end_sending: Callable[[], None]
     before: BaseException | None
-    """An exception from before the pass, which is not the reason for leaving it."""
+    """An exception that was being handled before the pass, and so is not the reason for leaving it."""
 
 
 def _leave(running: _Running, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Verifies in a running job that ranks which should receive the same batches do."""
+"""Verifies during a job that ranks which should receive the same batches do receive them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from levada._levada import Digests, Layout, Membership, Mesh
 from levada.base.errors import SourceError
 
 _BATCHES = 100
-"""Batches between two comparisons; the first follows the first batch."""
+"""Number of batches between two comparisons. The first comparison follows the first batch."""
 _MAX_SHOWN = 8
 _DIVIDING = re.compile(r"(?:shard|zigzag|stages)\(([^,)]+)")
 
 
 class PeerDigests:
-    """Compares digests of the batches that peers receive. Peers of a field are ranks that differ only along axes that
-    share batches and along which no placement divides that field."""
+    """Compares digests of the batches that peers receive. The peers of a field are the ranks that differ only along
+    axes that share batches and along which no placement divides the field."""
 
     def __init__(self, job: Membership, mesh: Mesh, layout: Layout, timeout: float, *, allow_pickle: bool) -> None:
         self._job, self._mesh, self._timeout, self._allow_pickle = job, mesh, timeout, allow_pickle
@@ -28,25 +28,25 @@ class PeerDigests:
         rules = [*described["fields"].items(), ("*", described["otherwise"])]
         self._rules = [(re.compile(re.escape(path).replace(r"\*", ".*"), re.DOTALL), each) for path, each in rules]
         self._digests = Digests()
-        self._received: deque[dict[str, str]] = deque()  # the digests up to each batch that has not been taken
-        self._fields: dict[str, str] = {}  # those up to the last taken batch
+        self._received: deque[dict[str, str]] = deque()  # for each batch not yet taken, the digests up to it
+        self._fields: dict[str, str] = {}  # the digests up to the last taken batch
         self._batches = self._compared = 0
 
     def receive(self, batch: Any) -> None:
-        """Adds a batch, which may be taken later or never."""
+        """Adds a batch, which may be taken later or not at all."""
         self._digests.add(batch, allow_pickle=self._allow_pickle)
         self._received.append(self._digests.fields())
 
     def take(self, steps: int) -> None:
-        """Takes the oldest received batch; `steps` batches have then been taken. Collective for some batches, for which
-        it raises SourceError on every rank if peers have received different ones."""
+        """Takes the oldest received batch, after which `steps` batches have been taken. Collective for the batches that
+        are compared. Raises SourceError on every rank if peers have received different ones."""
         self._fields = self._received.popleft()
         self._batches += 1
         if self._batches % _BATCHES == 1:
             self._compare(steps)
 
     def end(self, steps: int) -> None:
-        """Compares the last batches of a pass that ends on every rank at the same step. Collective."""
+        """Compares the last batches of a pass that ended at the same step on every rank. Collective."""
         if self._compared < self._batches:
             self._compare(steps)
 
@@ -62,7 +62,7 @@ class PeerDigests:
             )
 
     def _differences(self, digests: list[dict[str, str]]) -> list[str]:
-        """Returns a clause for each set of ranks whose digests differ from those of most of their peers."""
+        """Returns one clause for each set of ranks whose digests differ from those of most of their peers."""
         fields_of: dict[tuple[tuple[int, ...], int], list[str]] = {}
         for path in dict.fromkeys(path for each in digests for path in each):
             for peers in self._groups(path):

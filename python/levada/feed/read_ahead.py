@@ -1,5 +1,5 @@
-"""Keeps the items that a feed has read from a one-time iterator but not used when its loop was left, and refuses a second
-pass that would lose such items."""
+"""Keeps the items that a feed read ahead from a one-time iterator and had not used when its loop was left, and rejects a
+second pass that would lose such items."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class _Kept(NamedTuple):
     number: int
     item: Any
     digest: int | None
-    """None if the item cannot be sent; sending it raises the error."""
+    """None if the item cannot be sent. Sending it raises the error."""
 
 
 class ReadAhead:
-    """Keeps the last items of a pass over a one-time iterator until it is known how many of them were taken; the next pass
-    begins with the rest."""
+    """Keeps the last items of a pass over a one-time iterator until it is known how many were taken. The next pass begins
+    with the others."""
 
     def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
         self._left: list[_Kept] = []
-        self._due = 0  # items taken by other readers and not read here
-        self._read = 0  # items of the pass read so far
-        self._opened: weakref.ref[Any] | None = None  # the generator of the pass before
-        self._num_unused = 0  # items of it that were read and not taken
+        self._due = 0  # items that other readers took and that were not read here
+        self._read = 0  # items read so far in this pass
+        self._opened: weakref.ref[Any] | None = None  # the generator of the previous pass
+        self._num_unused = 0  # items of that generator that were read but not taken
         self._keeps = False
         self._most = 0
         self._allow_pickle = False
 
     def begin(self, most: int, *, allow_pickle: bool) -> None:
-        """Begins a pass that reads at most `most` items that are not taken."""
+        """Begins a pass that reads at most `most` items beyond those taken."""
         self._most, self._allow_pickle = most, allow_pickle
         self._kept.clear()
         self._read = 0
@@ -52,27 +52,27 @@ class ReadAhead:
             self._kept.popleft()
 
     def drop_last(self) -> None:
-        """Forgets the item read last: it cannot be sent and would end each later pass as well."""
+        """Forgets the last item read, which cannot be sent and would end every later pass, too."""
         if self._kept:
             self._kept.pop()
 
     def end(self, taken: int) -> None:
-        """Ends a pass that has taken the items before number `taken`."""
+        """Ends a pass that took the items before index `taken`."""
         self._due += max(taken - self._read, 0)
         self._num_unused += max(self._read - taken, 0)
         self._left = [kept for kept in self._kept if kept.number >= taken] + self._left
         self._kept.clear()
 
     def clear(self) -> None:
-        """Forgets everything: the iterator has been read to its end, or restarts."""
+        """Forgets everything, because the iterator has been read to its end or restarts."""
         self._kept.clear()
         self._left.clear()
         self._due = 0
         self._num_unused = 0
 
     def expect_restarted(self, iterator: Iterator[Any], source: Any) -> None:
-        """Raises InvalidItem if iter(source) has returned the generator of the pass before, and items of it that had been
-        read ahead would be missing."""
+        """Raises InvalidItem if iter(source) has returned the generator of the previous pass again, so that items that had
+        been read ahead would be missing."""
         if self._opened is None or self._opened() is not iterator:
             self._num_unused = 0
         if self._num_unused > 0:
@@ -84,8 +84,8 @@ class ReadAhead:
         self._opened = weakref.ref(iterator) if isinstance(iterator, GeneratorType) else None
 
     def over(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Yields the items left from earlier passes, then the rest of `iterator`, without those already taken. The next
-        pass begins with the items that this one does not take."""
+        """Yields the items left over from earlier passes, then the rest of `iterator`, without those already taken. The
+        next pass begins with the items that this one does not take."""
         self._keeps = True
         rest = self._over(iterator)
         while self._due > 0:
@@ -107,7 +107,7 @@ class ReadAhead:
                 passed = [next(iterator)]
             except StopIteration:
                 return
-            yield passed.pop()  # memory that only the batch refers to is sent without a copy
+            yield passed.pop()  # memory to which only the batch refers is sent without a copy
 
     def _digest(self, item: Any) -> int | None:
         try:

@@ -1,4 +1,4 @@
-"""The thread on which a reading rank iterates a source: the caller's, or one of its own."""
+"""Readers: iterate a source on a reading rank, on the caller's thread or on a separate one."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from levada.job.arrivals import REMIND_AFTER
 
 ITERATE = ("thread", "inline")
 _LONG = 0.5
-"""Seconds after which waiting ranks are notified of the functions that a slow item is in."""
+"""Seconds after which waiting ranks are told which functions a slow item is in."""
 _GRACE = 1.0
-"""Seconds that stop() waits for a thread to end, which may be in the iterator."""
+"""Seconds that stop() waits for a thread, which may be inside the iterator."""
 
 
 class Reader(Protocol):
     """Makes items for a Handoff."""
 
     make: Callable[[], bool] | None
-    """Called on the thread that wants a batch; None if another thread makes it."""
+    """Called on the thread that requests a batch. None if another thread makes the items."""
 
     where: Callable[[], str]
-    """Returns the functions that the iterator is in, for messages on ranks that wait for it."""
+    """Returns the functions that the iterator is running, for messages on ranks that wait for it."""
 
     raised: Callable[[], BaseException | None]
-    """Returns the exception that the source raised, once."""
+    """Returns the exception that the source raised, but only once."""
 
     def open(self) -> None:
-        """Opens the source on the caller's thread, once the pass has begun and watch() has been called: other ranks
-        then know which function it is in if that takes long."""
+        """Opens the source on the caller's thread. Called after the pass has begun and watch() has been called, so that
+        other ranks can be told which function it is in if that takes long."""
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Starts a thread that calls `post_place` periodically while an item is slow, unless a thread of the core does
-        so."""
+        that."""
 
     def stop(self) -> None:
-        """Stops the reader, whose Handoff has been stopped before."""
+        """Stops the reader. Its Handoff must have been stopped before."""
 
 
 class InlineReader:
-    """Iterates on the caller's thread, inside next(), and watches it from a second thread."""
+    """Iterates on the caller's thread, inside next(), while a second thread watches for slow items."""
 
     def __init__(self, maker: Maker) -> None:
         self.make: Callable[[], bool] | None = self._make
         self.where: Callable[[], str] = maker.where
         self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._maker = maker
-        self._since: float | None = None  # when the current item was requested
+        self._since: float | None = None  # time at which the current item was requested
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -86,7 +86,7 @@ class InlineReader:
         self.make = None
         self._stopped.set()
         if self._watcher is not None:
-            join_thread(self._watcher, _GRACE)  # It refers to batches, which it must not drop during interpreter exit.
+            join_thread(self._watcher, _GRACE)  # it refers to batches, which it must not drop during interpreter exit
 
 
 class BackgroundReader:
@@ -95,7 +95,7 @@ class BackgroundReader:
     make: Callable[[], bool] | None = None
 
     def __init__(self, maker: Maker, source: Any) -> None:
-        """`source`: an object that no other pass may iterate before the thread has ended; None if others may."""
+        """`source`: an object that no other pass may iterate before the thread has ended, or None."""
         self.where: Callable[[], str] = maker.where
         self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._source = source
@@ -114,14 +114,14 @@ class BackgroundReader:
         self._maker = None
         if self._thread is None:
             return
-        abandon(self._thread, self._source, self.where)  # if the lines below are interrupted, it stays abandoned
+        abandon(self._thread, self._source, self.where)  # stays abandoned if the lines below are interrupted
         if join_thread(self._thread, _GRACE):
             release(self._thread)
 
 
 def _make_all(makers: list[Maker]) -> None:
-    """Makes all items. `makers` is a list of one, which this function drops before it ends: an exiting interpreter
-    waits only for the end of the thread."""
+    """Makes all items. `makers` is a list of one Maker, which is dropped before this function ends, because an exiting
+    interpreter only waits for the thread to end."""
     maker = makers.pop()
     try:
         with contextlib.suppress(BaseException):  # the Handoff reports it to every rank
@@ -132,8 +132,8 @@ def _make_all(makers: list[Maker]) -> None:
 
 
 def await_earlier_passes(source: Any, rank: int, timeout: float) -> None:
-    """Waits until no abandoned thread iterates `source`, with reminders on standard error. Raises Timeout, which names
-    the functions that the thread is in, after `timeout` seconds."""
+    """Waits until no abandoned thread iterates `source`, with reminders on standard error. After `timeout` seconds,
+    raises Timeout, which names the functions that the thread is in."""
     deadline = time.monotonic() + timeout
     for each in abandoned():
         if source is not None and each.source is source:

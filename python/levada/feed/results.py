@@ -12,11 +12,11 @@ from levada.base.errors import InvalidArgument
 
 
 def gather(job: Membership, mesh: Mesh, results: Any, rows: int, timeout: float) -> Any:
-    """Returns the first `rows` rows of the results of every data coordinate, in their order. Collective."""
+    """Returns the first `rows` rows of the results of every data coordinate, in coordinate order. Collective."""
     try:
         mine = _levada.pack_state({"rows": None if results is None else _first(results, rows)})
         failure = None
-    except (InvalidArgument, TypeError) as error:  # raised below, because the other ranks wait
+    except (InvalidArgument, TypeError) as error:  # raised below, because the other ranks wait for this one
         mine, failure = _levada.pack_state({"error": str(error)}), error
     received = [_levada.unpack_state(each) for each in _levada.agree(job, mine, timeout, "gathering results")]
     if failure is not None:
@@ -44,7 +44,7 @@ def _first(value: Any, rows: int) -> Any:
 
 
 def _joined(parts: list[Any], like: Any) -> Any:
-    """Concatenates the parts, on the device of `like` if that is a tensor."""
+    """Concatenates the parts, on the device of `like` if it is a tensor."""
     if not parts:
         return None
     first = parts[0]

@@ -1,4 +1,4 @@
-"""Rows of a batch in lists next to its tensors, such as the texts that default_collate() leaves in a list."""
+"""Treats lists in a batch, such as the texts that default_collate() leaves in a list, as rows that can be divided."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from levada.batch.classes import REGISTERED, find_registration, is_named_tuple, 
 _BYTES_OF_LENGTH = 8
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _TEXT_AND_TIME = "USMm"
-"""Kinds of numpy's dtypes whose arrays cross as plain values, which the core does not cut."""
+"""The `kind`s of numpy dtypes whose arrays are sent as plain values, which the core does not cut."""
 
 
 class InvalidItem(Exception):
-    """An item that a feed cannot divide. The text is for users."""
+    """A feed cannot divide the item. The text is shown to users."""
 
 
 class Rows:
-    """A list, a tuple or an array of text with an element for each row of a batch. It crosses as a matrix of bytes,
-    which is cut along its rows."""
+    """A list, tuple or text array that has one element for each row of a batch. It is sent as a matrix of bytes, which
+    the core cuts along its rows."""
 
     def __init__(self, kind: Any, matrix: Any) -> None:
-        """`kind`: "list", "tuple", or the dtype of an array and the shape of one of its rows."""
+        """`kind`: "list", "tuple", or for an array its dtype and the shape of one of its rows. `matrix`: uint8, one row
+        for each element."""
         self.kind, self.matrix = kind, matrix
 
 
@@ -79,7 +80,7 @@ register(Rows, _flatten, _unflatten)
 
 
 def _is_tensor(value: Any) -> bool:
-    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # an object's attributes may raise
+    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # an instance's attributes may raise
 
 
 def _is_list(value: Any) -> bool:
@@ -91,14 +92,14 @@ def _is_array_of(kinds: str, value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Returns whether it has elements, but crosses only as one pickle."""
+    """Returns whether `value` has elements but can only be sent as one pickle."""
     if isinstance(value, (list, tuple)):
         return not _is_list(value) and not is_named_tuple(type(value)) and name_of(type(value)) != "torch:Size"
     return _is_array_of("OT", value) or (_is_array_of("V", value) and value.dtype.names is not None)
 
 
 def _children(value: Any) -> list[tuple[Any, Any]]:
-    """Returns the keys and children of a container, in the order in which they cross; none for any other value."""
+    """Returns the keys and children of a container, in the order in which they are sent; empty for any other value."""
     cls = type(value)
     if cls is dict:
         return list(value.items())
@@ -119,7 +120,7 @@ def _children(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _with_children(value: Any, children: dict[Any, Any]) -> Any:
-    """Returns a copy of a container that has these children. Returns None if only code of its class can make one."""
+    """Returns a copy of a container with these children, or None if only the class's own code can make one."""
     cls = type(value)
     if cls is dict:
         return children
@@ -143,7 +144,7 @@ def _with_children(value: Any, children: dict[Any, Any]) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """Yields the tensors and arrays with rows in nested containers."""
+    """Yields the tensors and arrays that have at least one dimension, from nested containers."""
     children = _children(value)
     if not children and _is_tensor(value) and len(value.shape) > 0:
         yield value
@@ -152,7 +153,7 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def _lists(value: Any) -> Iterator[Any]:
-    """Yields the lists that have elements, without those in lists."""
+    """Yields the nonempty lists in nested containers, but not the lists within those."""
     if _is_list(value):
         if value:
             yield value
@@ -162,9 +163,9 @@ def _lists(value: Any) -> Iterator[Any]:
 
 
 def num_rows(item: Any) -> int | None:
-    """Returns the number of rows of a batch: the extent of its first tensor along dim 0; without a tensor, the length
-    of its first list. A list of equally long lists has them as columns, as default_collate() makes it. None without
-    either."""
+    """Returns the number of rows of a batch: the size of dim 0 of its first tensor or, without a tensor, the length of
+    its first list. A list of equally long lists holds the rows as columns, as default_collate() makes it. Returns None
+    if the batch has neither."""
     tensor = next(_tensors(item), None)
     if tensor is not None:
         return int(tensor.shape[0])
@@ -174,8 +175,8 @@ def num_rows(item: Any) -> int | None:
 
 
 def lists_as_rows(item: Any, name: str) -> Any:
-    """Returns a batch with its lists of one element per row, and such arrays of text, as Rows. Raises InvalidItem for
-    one of another length, and for one that cannot be cut."""
+    """Returns a batch in which the lists and text arrays with one element per row are replaced by Rows. Raises
+    InvalidItem for a list of another length, and for one that cannot be cut."""
     rows = num_rows(item)
     if rows is None:
         return item
@@ -188,7 +189,7 @@ def lists_as_rows(item: Any, name: str) -> Any:
 
 
 def without_rows(item: Any) -> Any:
-    """Returns a batch whose lists have no rows; the core cuts its tensors."""
+    """Returns a batch whose lists have no elements. The core cuts its tensors."""
     rows = num_rows(item)
     return item if rows is None else _Cut(rows, lambda values, _: values[:0], None).apply(item, "")
 
@@ -197,12 +198,12 @@ class LastRow(NamedTuple):
     """The last row of a batch."""
 
     shape: list[tuple[str, str]]
-    """The path of each part, and its type and shape."""
+    """Path of each part, with its type and shape."""
     content: list[Any]
 
 
 def last_row(item: Any) -> LastRow:
-    """Returns the last row of a batch: of tensors and of lists of plain values with an element for each row."""
+    """Returns the last row of a batch: of its tensors, and of its lists of plain values with one element per row."""
     row = LastRow([], [])
     rows = num_rows(item)
     if rows:
@@ -224,10 +225,10 @@ def _add_last(row: LastRow, value: Any, rows: int, path: str) -> None:
 
 
 class _Cut:
-    """Replaces the lists and arrays of text that have an element for each row."""
+    """Replaces the lists and text arrays that have one element for each row."""
 
     def __init__(self, rows: int, make: Callable[[Any, str], Any], name: str | None) -> None:
-        """`name`: that of the item, for errors; None to keep all that cannot be cut."""
+        """`name`: the item's name in error messages, or None to keep everything that cannot be cut."""
         self._rows, self._make, self._name = rows, make, name
 
     def apply(self, value: Any, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""The states of a feed, which may be damaged or from another program."""
+"""States of a feed, which are untrusted: they may be damaged or come from another program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from levada.base.errors import InvalidArgument
 
 MAX_SAMPLES = 1 << 50
-"""More samples than any run has, yet few enough that sums of positions fit into 64 bits."""
+"""Exceeds the samples of any run, and is small enough that sums of positions fit into 64 bits."""
 
 _END_OF_EPOCHS = 1 << 62
 
@@ -19,25 +19,26 @@ class FeedState(NamedTuple):
     """The position at which a feed resumes."""
 
     source: str
-    """A "corpus" or an "iterable", so that `samples` counts samples or items; with divide="split", "global batches", or
-    their "rows" if batch_size= is given."""
+    """Unit of `samples`: samples of a "corpus"; items of an "iterable"; with divide="split", "global batches", or their
+    "rows" if batch_size= is set."""
     cursor: bytes
     samples: int
-    """Samples after the cursor."""
+    """Number of samples after the cursor."""
     epoch: int
     step: int = 1
-    """How many of these a step took in the run that saved the state; possibly fewer at the end of its data."""
+    """Number of these that one step took in the run that saved the state. The last step of the data may have taken
+    fewer."""
     item: int = -1
     """Index of the last item that the reader had delivered; -1 if unknown."""
     digest: int = 0
-    """A digest that identifies that item."""
+    """Digest that identifies that item."""
 
     def encode(self) -> dict[str, Any]:
-        # None, because torch.load(), which by default loads only weights, refuses a pickle of empty bytes.
+        # torch.load() loads only weights by default and rejects a pickle of empty bytes, so an empty cursor is None.
         return {**self._asdict(), "cursor": self.cursor or None, "checksum": self._checksum()}
 
     def check(self, checksum: Any) -> None:
-        """Raises InvalidArgument unless `checksum` is that of this state."""
+        """Raises InvalidArgument unless `checksum` is the checksum of this state."""
         if checksum != self._checksum():
             raise InvalidArgument("this state of a feed has been changed since it was saved: its checksum is another")
 
@@ -48,7 +49,7 @@ class FeedState(NamedTuple):
 
 
 def read_state(state: Any, source: str) -> FeedState:
-    """Reads the state of a feed with this FeedState.source. Raises InvalidArgument, naming the key."""
+    """Decodes the state of a feed whose FeedState.source is `source`. Raises InvalidArgument, naming the key."""
     if not isinstance(state, Mapping):
         raise InvalidArgument(f"a feed's state is the dict that state_dict() returned, got an object of type {type(state).__name__}")
     missing = [key for key in ("source", "cursor", "samples", "epoch", "step", "item", "digest", "checksum") if key not in state]

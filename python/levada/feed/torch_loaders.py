@@ -1,4 +1,4 @@
-"""Support for torch's DataLoader: its order without its data, and the random numbers that iter() draws."""
+"""Supports torch's DataLoader: iterates its order without its data, and repeats the random draws of iter()."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from levada.feed.marks import mark_of_samples
 
 
 def is_loader(source: Any) -> bool:
-    """Returns whether it is a DataLoader that torch itself iterates, and not a subclass with its own iteration."""
+    """Returns whether `source` is a DataLoader that torch itself iterates, not a subclass with its own __iter__()."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and isinstance(source, data.DataLoader) and type(source).__iter__ is data.DataLoader.__iter__
 
 
 def default_iterate(source: Any) -> str:
     """Returns the default of Feed's `iterate`: "thread" for a loader with worker processes, otherwise "inline". A
-    source that produces items in this process may draw from its random generators; on the caller's thread it does so in
-    the order of a plain loop, in every run."""
+    source that produces items in this process may draw from its random generators. On the caller's thread it always
+    does so in the same order as a plain loop."""
     workers = getattr(source, "num_workers", 0)
     return "thread" if isinstance(workers, int) and workers > 0 else "inline"
 
 
 class Order:
-    """Records which samples a DataLoader makes its items of, and skips items without loading them."""
+    """Records which samples a DataLoader makes its items from, and skips items without loading them."""
 
     def __init__(self, first: int, count: int, marked: int) -> None:
-        """`count`: items to skip, the first of which has index `first`. `marked`: the item whose mark is kept."""
+        """`first`: index of the first item. `count`: number of items to skip. `marked`: index of the item whose mark is
+        kept."""
         self._first = first
         self._marked = marked
         self._made: deque[int] = deque()
         self.begun = 0
-        """Number of items whose samples the loader has drawn, without those skipped."""
+        """Number of items whose samples the loader has drawn, without the skipped ones."""
         self.count = count
         self.passed = 0
-        """Number of items skipped so far: all of them once the first item has been taken."""
+        """Number of items skipped so far; equal to `count` once the first item has been taken."""
         self.mark: int | None = None
 
     def over(self, sampler: Any) -> Iterator[Any]:
@@ -54,12 +55,12 @@ class Order:
                 yield samples
 
     def next_mark(self) -> int:
-        """Returns the mark of the item that the loader has just yielded. Call it once per item."""
+        """Returns the mark of the item that the loader has just yielded. Must be called once per item."""
         return self._made.popleft()
 
 
 class _Ordered:
-    """A sampler whose iterator an Order watches."""
+    """A sampler whose iterator is watched by an Order."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -78,12 +79,12 @@ class _Ordered:
 
 
 _watched: weakref.WeakKeyDictionary[Any, tuple[Any, _Ordered]] = weakref.WeakKeyDictionary()
-"""The copies that with_order() has made of loaders."""
+"""The copies of loaders that with_order() has made."""
 
 
 def with_order(source: Any, order: Order) -> Any:
-    """Returns a copy of a DataLoader over a map-style data set that `order` watches, or None for any other source. A
-    loader always gets the same copy, so that it may keep its workers."""
+    """Returns a copy of a DataLoader over a map-style data set that `order` watches, or None for any other source. Each
+    loader has only one copy, so that the copy may keep its workers."""
     if not is_loader(source) or hasattr(source, "state_dict") or not getattr(source, "in_order", True):
         return None
     if source._dataset_kind != sys.modules["torch.utils.data.dataloader"]._DatasetKind.Map:
@@ -91,7 +92,7 @@ def with_order(source: Any, order: Order) -> Any:
     if source not in _watched:
         made = copy.copy(source)
         name = "batch_sampler" if source._auto_collation else "sampler"
-        made.__dict__[name] = sampler = _Ordered(source.__dict__[name])  # a DataLoader does not allow setting it
+        made.__dict__[name] = sampler = _Ordered(source.__dict__[name])  # DataLoader's __setattr__ rejects it
         _watched[source] = made, sampler
     made, sampler = _watched[source]
     sampler.order = order
@@ -99,8 +100,8 @@ def with_order(source: Any, order: Order) -> Any:
 
 
 def draw_as_reader(source: Any, *, is_first: bool) -> None:
-    """Draws from the random generators what iter() of a DataLoader draws on the reading rank, so that the generators of
-    all ranks stay in step: the workers' seed, and the sampler's draws for the first items."""
+    """Makes the same random draws as iter() of a DataLoader on the reading rank, so that the generators of all ranks
+    stay in step: the seed of the workers, and the sampler's draws for the first items."""
     if not is_loader(source):
         return
     torch = sys.modules["torch"]

@@ -1,4 +1,4 @@
-"""The state of a feed's pass, and the gathering of results from its ranks."""
+"""Describes a feed's latest pass, and gathers results from its ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PassView(FeedArguments):
 
     @property
     def step(self) -> int:
-        """Number of steps of the pass taken so far. A step with micro-batches counts once its first one is taken."""
+        """Number of steps taken so far in this pass. A step with micro-batches counts once its first one is taken."""
         core = self._core
         return 0 if core is None else core.step
 
@@ -48,8 +48,8 @@ class PassView(FeedArguments):
 
     @property
     def cp_size(self) -> int:
-        """Number of context-parallel ranks that share the sequences of the last taken batch: with `max_cp` of a
-        Balance it differs from batch to batch."""
+        """Number of context-parallel ranks that share the sequences of the last taken batch. With `max_cp` of a
+        Balance, it differs from batch to batch."""
         core = self._core
         if not self._has_own_cp:
             return self.mesh.axis_size("cp")
@@ -57,7 +57,7 @@ class PassView(FeedArguments):
 
     @property
     def cp_rank(self) -> int:
-        """Index of this rank among those that share the sequences of the last taken batch."""
+        """Index of this rank among the ranks that share the sequences of the last taken batch."""
         core = self._core
         if not self._has_own_cp:
             return self.mesh.coordinate(self._join().job.rank, "cp")
@@ -69,18 +69,18 @@ class PassView(FeedArguments):
 
     @property
     def totals(self) -> Totals | None:
-        """Samples, tokens and labels of the step of the last taken batch, over all data-parallel ranks: after its last
-        micro-batch, of the whole step. The same on every rank; known without a message. None before the first batch,
-        and if several ranks read."""
+        """Samples, tokens and labels of the last taken batch's step, over all data-parallel ranks. After the last
+        micro-batch of a step, they cover the whole step. They are the same on every rank and need no communication.
+        None before the first batch, and if several ranks read."""
         core = self._core
         totals = None if core is None else core.totals
         return None if totals is None else Totals(*totals)
 
     @property
     def end(self) -> End | None:
-        """How the pass has ended; None while it runs."""
+        """How the pass ended; None while it runs."""
         core = self._core
-        end = None if core is None else core.end  # asked once: another thread may begin a call meanwhile
+        end = None if core is None else core.end  # read once: another thread may begin a call
         return None if end is None else End(**end)
 
     @property
@@ -90,23 +90,24 @@ class PassView(FeedArguments):
         return FeedStats() if core is None else FeedStats(**core.stats)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
-        """Returns the stats as the counters `levada_feed_..._total`, each with `labels`, for a MetricsExporter. During
-        a pass they are current, even if another thread calls this while the feed's thread waits for a batch."""
+        """Returns the stats as counters named `levada_feed_..._total`, each with `labels`, for a MetricsExporter. They
+        are current even if another thread calls this while the feed's thread waits for a batch."""
         core = self._core
         return [] if core is None else core.metrics(list((labels or {}).items()))
 
     @property
     def balance_report(self) -> dict[str, Any] | None:
-        """Balance of the steps that this rank planned as a reader; None on other ranks and without `balance`.
+        """Balance of the steps that this rank planned as a reader. None on other ranks and without `balance`.
 
-        - `steps`, `samples`, `tokens`, and `padding`, which is included in the tokens.
-        - `micro_batches` of each rank; `unused_share`, the share of max_tokens that they do not fill.
-        - In units of the cost, summed over the steps: the work of the `busiest` rank; `busiest_unbalanced`, the same if
+        - `steps`, `samples`, `tokens`, and `padding`, which the tokens include.
+        - `micro_batches` of each rank, and `unused_share`, the share of max_tokens that they leave unused.
+        - In units of the cost, summed over the steps: the work of the `busiest` rank; `busiest_unbalanced`, its work if
           ranks took the samples in their order; `bound`, a lower bound on the busiest rank's work; and the `mean`.
-          `waiting` is the sum over micro-batches of the largest work of a rank in each, and `waiting_bound` a lower
-          bound on that.
-        - `delayed`: samples that `max_delay` delayed; `waited_steps`, the sum of their delays, and the `longest_wait`.
-        - `series`: the same over time.
+          `waiting` is the sum, over micro-batches, of the largest work of any rank; `waiting_bound` is a lower bound on
+          it.
+        - `delayed`: number of samples that `max_delay` delayed; `waited_steps`, the sum of their delays; and
+          `longest_wait`.
+        - `series`: the same values over time.
         """
         core = self._core
         report = None if core is None else core.balance
@@ -114,8 +115,8 @@ class PassView(FeedArguments):
 
     @property
     def valid_rows(self) -> int:
-        """Number of rows of the last taken batch that are data; they come first. With tail="pad" it may be smaller than
-        the batch, and is 0 if the whole batch repeats another rank's. With `max_tokens`, the number of samples."""
+        """Number of rows in the last taken batch that are data; they come first. With tail="pad" this may be smaller
+        than the batch, and is 0 if the whole batch repeats another rank's. With `max_tokens`, the number of samples."""
         core = self._core
         if core is None:
             return 0
@@ -125,13 +126,16 @@ class PassView(FeedArguments):
         return running.rows if core.samples > 0 else 0
 
     def gather(self, results: Any) -> Any:
-        """Returns, on every rank, the ranks' results for the rows of the last taken batch, in the order of the source
-        and without those of padding. `results` are tensors, arrays or lists with an element for each row of this rank's
-        batch, or dicts and tuples of them. Tensors return on this rank's device. Ranks of one data coordinate have the
-        same results; ranks without results, such as early pipeline stages, pass None. Collective; meant for predictions
-        and metrics. With `balance` the order is that of the ranks.
+        """Returns, on every rank, the results of all ranks for the rows of the last taken batch, in the order of the
+        source and without padding rows. With `balance`, the results are in rank order. Collective; meant for
+        predictions and metrics.
 
-        Raises InvalidArgument for results of another length, and with `max_cp`, where ranks have parts of a sample."""
+        `results` are tensors, arrays or lists with one element for each row of this rank's batch, or dicts and tuples
+        of them. Ranks with the same data coordinate have the same results; ranks without results, such as early
+        pipeline stages, pass None. Returned tensors are on this rank's device.
+
+        Raises InvalidArgument if there are fewer results than valid_rows, and with `max_cp`, because ranks then have
+        parts of samples."""
         if self._has_own_cp:
             raise InvalidArgument("gather() takes results of whole samples, and with max_cp a rank has parts of them; use a feed without max_cp to evaluate")
         joined = self._join()
