@@ -1,4 +1,4 @@
-"""The arguments of a DataLoader: validates them, or takes them from a loader of torch."""
+"""The arguments of a DataLoader: validates them, or takes them from a torch DataLoader."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FEED = (
     "data_axes", "layout", "prefetch", "max_steps", "on_peer_lost", "access", "device", "prefetch_to_device", "device_buffers",
     "allow_pickle", "check", "group", "record",
 )  # fmt: skip
-"""The arguments of Feed that a DataLoader accepts, too."""
+"""Arguments of Feed that a DataLoader accepts, too."""
 _SEEDS = 1 << 64
 
 
 def dataset_of(dataset: Any) -> Any:
-    """Returns the data set, or several as one. Raises InvalidArgument if it cannot be read by index."""
+    """Returns the data set; a dict of several becomes one. Raises InvalidArgument if it cannot be read by index."""
     if isinstance(dataset, Mapping) or _is(dataset, "datasets.dataset_dict", "DatasetDict"):
         if _is(dataset, "datasets.dataset_dict", "DatasetDict"):
             raise InvalidArgument(f"a DatasetDict has the splits {', '.join(dataset)}; give one of them, or dict() of it for all")
@@ -62,7 +62,7 @@ def _is(value: Any, module: str, name: str) -> bool:
 
 
 def seed_of(seed: Any, generator: Any) -> int:
-    """Returns the seed, or that of a generator, without drawing from it."""
+    """Returns `seed`, or the initial seed of a generator, without drawing from it."""
     number = whole_number("seed", seed)
     if not 0 <= number < _SEEDS:
         raise InvalidArgument(f"seed must be from 0 to 2**64 - 1, got {number}")
@@ -76,8 +76,8 @@ def seed_of(seed: Any, generator: Any) -> int:
 
 
 def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any, num_samples: Any, epochs: Any) -> None:
-    """Raises InvalidArgument for two arguments that both decide the order, and for a sampler that yields only one rank's
-    part of the data."""
+    """Raises InvalidArgument if two arguments both decide the order, or if a sampler yields only one rank's part of the
+    data."""
     given = [name for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler), ("weights", weights)) if value is not None]
     if len(given) > 1:
         raise InvalidArgument(f"{' and '.join(given)} each decide which items are drawn: leave out all but one")
@@ -94,8 +94,8 @@ def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any
 
 
 def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: Any, on_error: str) -> Balance | None:
-    """Returns how steps are balanced, or None. Raises InvalidArgument for options that numbers of tokens do not
-    support."""
+    """Returns how to balance steps, or None. Raises InvalidArgument for options that need more than numbers of
+    tokens."""
     if balance is None and max_tokens is None:
         return None
     made = balance if isinstance(balance, Balance) else Balance() if balance is None else Balance(balance)
@@ -114,7 +114,8 @@ def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: 
 
 
 def check_steps(batch_size: Any, *, is_batched: bool, drops: bool, pads: bool, in_order: bool) -> None:
-    """Raises InvalidArgument for arguments that contradict each other. `is_batched`: by a batch_sampler."""
+    """Raises InvalidArgument for arguments that contradict each other. `is_batched`: whether there is a
+    batch_sampler."""
     if is_batched and (batch_size not in (None, 1) or drops):
         raise InvalidArgument("batch_sampler makes the batches: leave out batch_size and drop_last")
     if drops and pads:
@@ -124,14 +125,14 @@ def check_steps(batch_size: Any, *, is_batched: bool, drops: bool, pads: bool, i
 
 
 def check_functions(**functions: Any) -> None:
-    """Raises InvalidArgument for an argument that is neither a function nor None."""
+    """Raises InvalidArgument for an argument that is neither callable nor None."""
     for name, function in functions.items():
         if function is not None:
             check_function(name, function)
 
 
 def lengths_of(lengths: Any, dataset: Any, items: int | None) -> Lengths | None:
-    """Returns the tokens of each item; None if they are not known on this rank."""
+    """Returns the number of tokens of each item, or None if this rank does not know them."""
     if lengths is None or (isinstance(lengths, str) and dataset is None):
         return None
     if callable(lengths):
@@ -153,13 +154,13 @@ def _column(name: str, dataset: Any) -> Any:
         raise InvalidArgument(f"lengths is {name!r}, and {type(dataset).__name__} has no column of that name")
     table = dataset.with_format("arrow")[:] if hasattr(dataset, "with_format") else dataset
     column = table[name].combine_chunks()
-    if hasattr(column, "value_lengths"):  # for lists: their lengths
+    if hasattr(column, "value_lengths"):  # a column of lists, of which only the lengths are needed
         column = column.value_lengths()
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def context_name(context: Any) -> str:
-    """Returns the name of a start method or of a multiprocessing context."""
+    """Returns the name of a start method, or of the start method of a multiprocessing context."""
     if context is None:
         return "forkserver"
     name = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
@@ -168,7 +169,7 @@ def context_name(context: Any) -> str:
 
 
 def arguments_like(loader: Any) -> dict[str, Any]:
-    """Returns the arguments of a DataLoader that reads the same data as a loader of torch."""
+    """Returns the arguments of a DataLoader that reads the same data as a torch DataLoader."""
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None or not hasattr(loader, "batch_sampler") or not hasattr(loader, "dataset"):
         raise InvalidArgument(f"DataLoader.like() takes a torch.utils.data.DataLoader, got a {type(loader).__name__}")

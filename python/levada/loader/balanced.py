@@ -1,4 +1,4 @@
-"""Balanced steps of items with known lengths: the division of items among ranks."""
+"""Balanced steps of items with known lengths: divides the items among ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada.batch.balance import Balance, Size
 
 
 class Lengths:
-    """The number of tokens of each item, by index. Worker processes get a copy."""
+    """The number of tokens of each item, by index. Each worker process gets a copy."""
 
     def __init__(self, of: Any) -> None:
         """`of`: a function of the index, or an array."""
@@ -30,22 +30,22 @@ def _length(number: int, value: Any) -> int:
 
 
 class StepBalance(NamedTuple):
-    """How the steps of a loader are divided into micro-batches."""
+    """Divides the steps of a loader into micro-batches."""
 
     balance: Balance
     max_tokens: int | None
     lengths: Lengths
 
     def sizes(self, numbers: list[int]) -> list[Size]:
-        """Returns the sizes by which the core balances items, without making them."""
+        """Returns the sizes by which the core balances items, without making the items."""
         pad = self.balance.pad_to
         lengths = self.lengths(numbers)
         padded = [-(-length // pad) * pad for length in lengths]
         return [(tokens, tokens * tokens, 0, 0, tokens - length) for tokens, length in zip(padded, lengths, strict=True)]
 
     def micro_batches(self, numbers: list[int], ranks: int, coordinate: int) -> list[list[int]]:
-        """Returns the micro-batches that one of `ranks` data coordinates gets of a step's items, as positions in the
-        step; none if they cannot be divided, which the core reports."""
+        """Returns the micro-batches of a step for one of `ranks` data coordinates, as positions in the step. Returns
+        none if the step cannot be divided, which the core reports."""
         sizes = [size[:4] for size in self.sizes(numbers)]
         try:
             micros: list[list[list[int]]] = _levada.plan_step(sizes, ranks, self.balance.resolved(self.max_tokens or 0))

@@ -1,4 +1,4 @@
-"""The division of a pass's draws into steps and data coordinates. Pure arithmetic."""
+"""Divides the draws of a pass into steps and data coordinates. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """The part of a step for one data coordinate."""
+    """The part of a step that one data coordinate gets."""
 
     first: int
-    """Position of its first draw."""
+    """Position of the first draw."""
     draws: int
-    """Number of its draws; 0 if the step has fewer draws than there are coordinates."""
+    """Number of draws; 0 if the step has fewer draws than there are coordinates."""
     rows: int
-    """Number of samples in its batch: at least 1, and more than `draws` with padding."""
+    """Number of samples in the batch: at least 1, and more than `draws` with padding."""
 
 
 class Division(NamedTuple):
@@ -37,15 +37,15 @@ class Division(NamedTuple):
         return first, min(self.end - first, self.batch * self.ranks)
 
     def number_of(self, position: int) -> int:
-        """Returns the number of the step that begins at a position."""
+        """Returns the index of the step that begins at a position."""
         return (position - self.begin) // (self.batch * self.ranks)
 
     def part(self, number: int, rank: int) -> Part:
-        """Returns the part of coordinate `rank` in a step. The parts of a step differ by at most one draw."""
+        """Returns the part of coordinate `rank` in a step. The sizes of a step's parts differ by at most one draw."""
         first, draws = self.step(number)
         begin, end = draws * rank // self.ranks, draws * (rank + 1) // self.ranks
         return Part(first + begin, end - begin, self.batch if self.pad_last else max(end - begin, 1))
 
     def position(self, taken: int) -> int:
-        """Returns the position of the first draw after `taken` steps: `end` if no further step follows."""
+        """Returns the position of the first draw after `taken` steps, or `end` if no further step follows."""
         return self.end if taken >= self.steps else self.begin + taken * self.batch * self.ranks

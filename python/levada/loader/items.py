@@ -18,23 +18,23 @@ from levada.loader.division import Division
 from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
 
 _COLLATE = 1
-"""The stream of a batch's first key that seeds collate_fn. Stream 2 is used for drawing by weights."""
+"""Stream of a batch's first key that seeds collate_fn. Stream 2 is used for drawing by weights."""
 _IN_LIST = 1 << 32
-"""The first stream of a draw's key that seeds the items of a batch sampler's list."""
+"""First of the streams of a draw's key that seed the items of a batch sampler's list."""
 
-_key: int | None = None  # of the item being made
-_is_batch = False  # whether __getitems__() makes it, without a key
-_worker = -1  # number of this worker process
+_key: int | None = None  # key of the item being made
+_is_batch = False  # whether __getitems__() is making it, without a key
+_worker = -1  # index of this worker process
 
 
 class _AskedInBatch(Exception):
-    """item_seed() was called within __getitems__()."""
+    """item_seed() was called inside __getitems__()."""
 
 
 def item_seed() -> int:
-    """Returns the seed of the item that a levada.DataLoader is making, for a data set's own generators: the same for a
-    seed, an epoch and a position on any mesh and worker. Raises InvalidArgument outside of `__getitem__` and
-    `collate_fn`."""
+    """Returns the seed of the item that a levada.DataLoader is making, for a data set's own random generators. It
+    depends only on the loader's seed, the epoch and the position, not on the mesh or the worker. Raises InvalidArgument
+    outside of `__getitem__` and `collate_fn`."""
     if _is_batch:
         raise _AskedInBatch
     if _key is None:
@@ -43,15 +43,15 @@ def item_seed() -> int:
 
 
 class Plan(NamedTuple):
-    """The pass that a reading rank makes."""
+    """The pass of a reading rank."""
 
     epoch: int
-    """The epoch with which the pass began."""
+    """Epoch with which the pass began."""
     division: Division
     coordinates: tuple[int, ...]
-    """The data coordinates for which the rank reads."""
+    """The data coordinates for which this rank reads."""
     listed: Listed | None
-    """The sampler's list, if there is a sampler."""
+    """The sampler's list; None without a sampler."""
 
 
 class Sample(NamedTuple):
@@ -69,20 +69,21 @@ class Making(NamedTuple):
     dataset: Any
     order: Order
     collate: Callable[[Any], Any] | None
-    """Makes a batch of a list of items, or of an item that is a whole batch. None: torch's default_convert() if torch
-    is imported."""
+    """Makes a batch from a list of items, or from an item that is a whole batch. None means torch's default_convert()
+    if torch is imported."""
     is_whole: bool
     """Whether an item is a whole batch."""
     skips: bool
-    """Whether items that raise are left out."""
+    """Whether to leave out items that raise."""
     counts: bool
-    """Whether batches include the number of their samples that count, which not every rank can compute."""
+    """Whether batches include the number of their samples that count, because not every rank can compute it."""
     balanced: StepBalance | None = None
-    """How steps are balanced, if they are."""
+    """Divides balanced steps; None without balance."""
 
 
 class Producer(Sequence[Any]):
-    """The batches that a reading rank makes in a pass, by index: step by step, for each of its coordinates."""
+    """The batches that a reading rank makes in a pass, by index: step by step and, within a step, for each of the
+    rank's coordinates."""
 
     def __init__(self, making: Making, read_plan: Callable[[], Plan] | None) -> None:
         self.making = making
@@ -114,8 +115,8 @@ class Producer(Sequence[Any]):
         return self.plan.division.steps * len(self.plan.coordinates)
 
     def __getitem__(self, at: Any) -> Any:
-        """Makes a batch. With Making.counts it is a dict, with the counts and the items left out. For a balanced step
-        it is a list of micro-batches, with the positions of their samples in the step. Raises ItemError."""
+        """Makes a batch. With Making.counts, returns a dict that adds the counts and the items left out. For a balanced
+        step, returns a list of micro-batches with the positions of their samples in the step. Raises ItemError."""
         if not 0 <= at < len(self):
             raise IndexError(at)
         plan = self.plan
@@ -142,7 +143,7 @@ class Producer(Sequence[Any]):
         return {"batch": batch, "counts": [valid, len(left_out), self._samples_of_step(step)], "left_out": left_out}
 
     def numbers(self, at: int) -> list[int]:
-        """Returns the items of batch number `at`."""
+        """Returns the indexes of the items in the batch with index `at`."""
         step, place = divmod(at, len(self.plan.coordinates))
         if self.making.balanced is not None:
             return [sample.number for sample in self.samples(*self.plan.division.step(step))]
@@ -150,7 +151,7 @@ class Producer(Sequence[Any]):
         return [sample.number for sample in self.samples(part.first, part.draws)]
 
     def samples(self, first: int, count: int) -> list[Sample]:
-        """Returns the items of `count` draws, from position `first` of the pass."""
+        """Returns the samples of `count` draws, starting at position `first` of the pass."""
         plan, order = self.plan, self.making.order
         draws = order.draws if plan.listed is None else plan.listed.draws
         lists = order.numbers(plan.epoch, first, count) if plan.listed is None else plan.listed.numbers(first, count)
@@ -186,7 +187,7 @@ class Producer(Sequence[Any]):
         return draws if listed is None else sum(map(len, listed.numbers(first, draws)))
 
     def _last_good(self, position: int) -> tuple[list[Sample], list[Any]]:
-        """Returns the last sample up to a position that can be made, for a coordinate without draws."""
+        """Returns the last sample at or before a position that can be made, for a coordinate that has no draws."""
         for at in range(position, max(self.plan.division.begin - 1, -1), -1):
             samples = self.samples(at, 1)
             if made := self._make(samples, []):
@@ -194,7 +195,7 @@ class Producer(Sequence[Any]):
         return samples, []
 
     def _make(self, samples: list[Sample], left_out: list[str]) -> list[Any]:
-        """Makes the items, without those that raise if such items are skipped."""
+        """Makes the items. If items that raise are skipped, leaves them out and appends their texts to `left_out`."""
         if samples[0].epoch == samples[-1].epoch:
             self._enter(samples[0].epoch)
             made = self._at_once(samples)
@@ -217,8 +218,8 @@ class Producer(Sequence[Any]):
             self._at_epoch = epoch
 
     def _at_once(self, samples: list[Sample]) -> list[Any] | None:
-        """Returns the items through __getitems__(); None if it is absent, fails or draws random numbers: random numbers
-        and failures must belong to single items."""
+        """Returns the items that __getitems__() makes. Returns None if it is absent, fails or draws random numbers,
+        because random numbers and failures must belong to single items."""
         global _is_batch
         get = None if self._asks_singly else getattr(self.making.dataset, "__getitems__", None)
         if get is None:
@@ -246,7 +247,7 @@ class Producer(Sequence[Any]):
             item = self.making.dataset[sample.number]
             if had_torch or "torch" not in sys.modules:
                 return item
-            seed_all(sample.key)  # the first item that imports torch draws from an unseeded generator
+            seed_all(sample.key)  # the item that imports torch drew from an unseeded generator: make it again
             return self.making.dataset[sample.number]
         except Exception as error:
             dataset = self.making.dataset
@@ -259,7 +260,7 @@ class Producer(Sequence[Any]):
             _key = None
 
     def collate(self, items: list[Any], samples: list[Sample]) -> Any:
-        """Makes a batch of items. `samples`: the samples of these items."""
+        """Makes a batch from items. `samples`: the samples that these items were made from."""
         global _key
         first, collate = samples[0], self.making.collate
         given = items[0] if self.making.is_whole else items
@@ -280,7 +281,7 @@ class Producer(Sequence[Any]):
             _key = None
 
     def one(self, plan: Plan, position: int) -> Any:
-        """Makes one item in this process, without changing its generators."""
+        """Makes one item in this process without changing the process's random generators."""
         with own_generators():
             self.begin(plan)
             samples = self.samples(position, 1)
@@ -312,7 +313,7 @@ class WorkerStart:
 
 
 def describe(dataset: Any, number: int) -> tuple[str, int]:
-    """Returns the name of the data set that has an item, and the item's number in it."""
+    """Returns the name of the data set that contains an item, and the item's index in it."""
     if not isinstance(dataset, Parts):
         return type(dataset).__name__, number
     at, own = dataset.place(number)
@@ -336,6 +337,6 @@ def _shown(numbers: list[int]) -> str:
 
 
 def _drawn() -> Any:
-    """Returns a value that changes when a global generator is drawn from."""
+    """Returns a value that changes whenever a global random generator is drawn from."""
     python, numpy, torch = generators()
     return python, numpy["state"]["pos"], numpy["state"]["key"].tobytes(), torch is not None and torch.numpy().tobytes()

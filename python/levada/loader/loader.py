@@ -33,52 +33,51 @@ from levada.loader.states import LoaderState
 from levada.loader.view import LoaderView
 
 _ENDLESS = 1 << 50
-"""More draws than any run takes: the end of an endless pass."""
+"""Exceeds the draws of any run: the end of an endless pass."""
 
 
 class DataLoader(LoaderView[Batch]):
     """Reads a map-style data set by index and feeds it to the ranks of a mesh: `for batch in loader`.
 
-    Each item is made once in the whole job, by worker processes of one rank at each data coordinate; the tp, cp and pp
-    peers receive its batch from there. Order, division and random numbers depend only on the seed, the epoch and the
-    position, so a state resumes on any mesh, batch size and number of workers. All ranks construct and iterate their
-    loaders in the same way, with the arguments of torch's DataLoader. docs/dataloader.md is the guide.
+    Each item is made only once in the whole job, by worker processes of one rank at each data coordinate. The tp, cp
+    and pp peers receive its batch from there. Order, division and random numbers depend only on the seed, the epoch and
+    the position, so a state resumes on any mesh, batch size and number of workers. All ranks construct and iterate
+    their loaders in the same way, with the arguments of torch's DataLoader. docs/dataloader.md is the guide.
 
-    - `dataset`: has len() and dataset[i]; or a dict from names to such data sets, which are concatenated, or mixed by
-      `weights`. Ranks that do not read may pass None.
-    - `batch_size`: samples per data coordinate and step. None: an item is a whole batch.
-    - `shuffle`, `seed`: a different order each epoch, by a keyed permutation. A torch `generator` provides its
-      initial_seed() instead.
-    - `sampler`, `batch_sampler`: decide the order. Each is listed once per epoch, after its set_epoch(), for the whole
-      job.
+    - `dataset`: a data set with len() and dataset[i], or a dict from names to such data sets, which are concatenated,
+      or mixed by `weights`. Ranks that do not read may pass None.
+    - `batch_size`: samples per data coordinate per step. None means that an item is a whole batch.
+    - `shuffle`, `seed`: draw a different order for each epoch, by a keyed permutation. The initial_seed() of a torch
+      `generator` may replace `seed`.
+    - `sampler`, `batch_sampler`: decide the order. Each is listed once per epoch for the whole job, after its
+      set_epoch().
     - `weights`: a number for each item, to draw with replacement; or for each name of a dict, to mix the data sets.
-    - `num_samples`: draws of an epoch; by default the number of items.
-    - `epochs`: how many epochs one `for` loop iterates without a break; None: without end.
-    - `num_workers`: worker processes of each reading rank; 0: items are made within next().
-    - `prefetch_factor`, `persistent_workers`: batches ahead of each worker; whether workers outlive a pass.
-    - `worker_init_fn`: called in each worker with its number. torch's get_worker_info() works there.
+    - `num_samples`: number of draws in an epoch. Defaults to the number of items.
+    - `epochs`: number of epochs that one `for` loop iterates without a break. None means without end.
+    - `num_workers`: worker processes of each reading rank. With 0, items are made inside next().
+    - `prefetch_factor`, `persistent_workers`: batches that each worker makes ahead; whether workers outlive a pass.
+    - `worker_init_fn`: called in each worker with its index. torch's get_worker_info() works there.
     - `multiprocessing_context`: "forkserver", "spawn", or "fork", which starts the workers at once, before the rank
       joins a job.
-    - `collate_fn`: makes a batch of a list of items; by default levada.collate, or levada.collate_packed with
+    - `collate_fn`: makes a batch from a list of items. Defaults to levada.collate, or to levada.collate_packed with
       `balance`.
-    - `drop_last`: leaves out an incomplete last step. Otherwise that step is divided evenly, and `valid` samples of a
-      batch count; `pad_last` then repeats the batch's last sample, so that every batch has `batch_size` rows.
-    - `lengths`: the tokens of each item, as an array, a column's name, or a function of the number. `balance` and
-      `max_tokens` then divide steps as Feed does, without making items.
+    - `drop_last`: discards an incomplete last step. Otherwise that step is divided evenly, and `valid` samples of each
+      batch count. `pad_last` then repeats the batch's last sample, so that every batch has `batch_size` rows.
+    - `lengths`: number of tokens of each item, as an array, a column's name, or a function of the index. `balance` and
+      `max_tokens` then divide steps as in Feed, without making items.
     - `on_error`: "raise" raises ItemError on the reading rank and SourceError on all others. "skip" leaves the item out
-      of its batch, at most `max_skipped` for a reader and epoch.
-    - `fingerprint`: a text that identifies the data; a state of other data is refused.
-    - `readers`: the ranks that read, as for Feed. None: "spread", one rank at each data coordinate, evenly over the
-      hosts; with multiprocessing_context="fork", "dp", the first rank at each.
-    - `timeout`: seconds of one wait. A worker that spends more than 0.8 of it on one batch ends the pass with its
-      stack.
-    - `pin_memory`: pins tensors if there is a CUDA device; `device` copies through separate pinned memory.
+      of its batch, but at most `max_skipped` items per reader per epoch.
+    - `fingerprint`: a text that identifies the data. A state of other data is rejected.
+    - `readers`: the ranks that read, as in Feed. None means "spread", one rank at each data coordinate, spread evenly
+      over the hosts; with multiprocessing_context="fork" it means "dp", the first rank at each.
+    - `timeout`: seconds that one wait may take. A worker that spends more than 0.8 of it on one batch ends the pass,
+      and its stack is reported.
+    - `pin_memory`: pins tensors if there is a CUDA device. `device` copies through separate pinned memory.
     - The other arguments are Feed's: data_axes, layout, prefetch, max_steps, on_peer_lost, access, device,
       prefetch_to_device, device_buffers, allow_pickle, check, group, record.
 
-    After each batch, `valid` is the number of its first samples that count, and `global_valid` that of the whole step.
-    `numbers`, `epoch`, `step`, `skipped` and `global_tokens` provide more information. With balance, `valid` and
-    `numbers` are None.
+    After each batch, `valid` is the number of its first samples that count, and `global_valid` the number in the whole
+    step. See also `numbers`, `epoch`, `step`, `skipped`, `global_tokens`. With balance, `valid` and `numbers` are None.
     """
 
     @explain_unknown("levada.DataLoader", arguments.FEED)
@@ -163,15 +162,15 @@ class DataLoader(LoaderView[Batch]):
         self._pins = bool(pin_memory) and self.device is None
         self._draws = self._order.draws if self._order is not None and self._user_sampler is None else None
         self._listed: tuple[int, Listed] | None = None  # the sampler's list for an epoch
-        self._epoch = self._at = 0  # position of the next pass if a state was loaded
-        self._is_set = self._is_named = False  # by load_state_dict(), and by set_epoch() after it
-        self._left: tuple[int, int] | None = None  # a state that set_epoch() has declared to be at the end of its epoch
-        self._loaded: LoaderState | None = None  # compared once the data set is known
-        self._known_identity: dict[str, str] = {}  # of the readers' data set
-        self._known_digest = ""  # of the readers' list for the latest pass
+        self._epoch = self._at = 0  # position of the next pass, if a state was loaded
+        self._is_set = self._is_named = False  # set by load_state_dict(), and by set_epoch() after it
+        self._left: tuple[int, int] | None = None  # a loaded state that must be at the end of its epoch
+        self._loaded: LoaderState | None = None  # to be compared once the data set is known
+        self._known_identity: dict[str, str] = {}  # identity of the readers' data set
+        self._known_digest = ""  # digest of the readers' list for the latest pass
         self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
         self._taken: Taken | None = None
-        self._samples = 0  # of the batches taken, without padding; the core counts those of balanced steps
+        self._samples = 0  # samples in the batches taken, without padding; the core counts those of balanced steps
         self.skipped = 0
         self._worker_options = WorkerOptions(
             self.num_workers, context, prefetch_factor or 2, worker_init_fn, self.timeout, self.record, count("max_skipped", max_skipped)
@@ -191,9 +190,9 @@ class DataLoader(LoaderView[Batch]):
 
     @classmethod
     def like(cls, loader: Any, **changes: Any) -> DataLoader:
-        """Returns a loader of the data that a torch DataLoader reads, with its data set, batch size, workers and
-        functions. A RandomSampler or DistributedSampler becomes `shuffle` and `seed`, a WeightedRandomSampler
-        `weights`; other samplers are kept. `changes`: arguments of DataLoader that replace or add to these."""
+        """Returns a loader that reads the same data as a torch DataLoader, with its data set, batch size, workers and
+        functions. A RandomSampler or DistributedSampler becomes `shuffle` and `seed`, and a WeightedRandomSampler
+        becomes `weights`; other samplers are kept. `changes`: arguments of DataLoader that replace or extend these."""
         given = arguments.arguments_like(loader)
         if "seed" in changes:
             given.pop("generator", None)
@@ -203,7 +202,7 @@ class DataLoader(LoaderView[Batch]):
 
     @property
     def _length(self) -> int | None:
-        """The number of draws of a whole pass, if known."""
+        """Number of draws in a whole pass, or None if unknown."""
         if self._draws is None:
             return None
         return self._draws * (self._epochs or max(_ENDLESS // self._draws, 1))
@@ -259,15 +258,15 @@ class DataLoader(LoaderView[Batch]):
             return Offer(reads, settings, self._identity(), [], "", text)
 
     def _first_item(self, epoch: int, position: int, draws: int) -> str:
-        """Returns the digest of the first item of a pass, which it makes; "" if the pass has no item."""
-        with contextlib.suppress(TypeError):  # of a kind that only collate_fn can handle
+        """Makes the first item of a pass and returns its digest; "" if the pass has no item."""
+        with contextlib.suppress(TypeError):  # an item that only collate_fn can handle
             item = self.item(position % draws, epoch + position // draws)
             return f"{_levada.digest_of(item, allow_pickle=self.allow_pickle):016x}"
         return ""
 
     def _begins(self, *, reads: bool) -> tuple[list[int], Listed | None]:
-        """Returns the epoch and position of the next pass and the draws per epoch, and the sampler's list for the
-        epoch."""
+        """Returns [epoch, position, draws per epoch] of the next pass, or [] if unknown here, and the sampler's
+        list."""
         if self._order is None or (self._user_sampler is not None and not reads):
             return [], None
         if self._loaded is not None:
@@ -353,8 +352,8 @@ class DataLoader(LoaderView[Batch]):
         return self._workers
 
     def __iter__(self) -> Iterator[Batch]:
-        """Returns an iterator of a new pass, which its first next() starts. That call is collective, and closes a
-        running pass."""
+        """Returns an iterator whose first next() starts a new pass. That call is collective and closes a running
+        pass."""
         return StartedByNext(self._start)
 
     def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str, empty: str) -> FeedPass:
@@ -382,14 +381,14 @@ class DataLoader(LoaderView[Batch]):
         self.skipped += left_out
 
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
-        """Records that the pass is over: the next one begins the epoch after its last draw."""
+        """Records that the pass has ended. The next pass begins with the epoch after that of its last draw."""
         last = max(plan.division.position(taken), 1) - 1
         self._passing, self._epoch, self._at = None, plan.epoch + last // draws + 1, 0
         if not self.persistent_workers and self._workers is not None:
             self._workers.close()
 
     def close(self) -> None:
-        """Leaves the running pass, and ends the worker processes. All ranks may do so at the same step; a rank that
+        """Leaves the running pass and ends the worker processes. All ranks may close at the same step; a rank that
         requests more raises PeerLost. The next pass starts new workers."""
         super().close()
         if self._workers is not None:
@@ -397,7 +396,7 @@ class DataLoader(LoaderView[Batch]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last batch in a pass; otherwise that of the next pass."""
+        """Epoch of the last batch during a pass, otherwise the epoch of the next pass."""
         if self._passing is not None and self._taken is not None:
             return self._taken.epoch
         if not self._is_set or self._is_named or self._at == 0:
@@ -407,8 +406,8 @@ class DataLoader(LoaderView[Batch]):
         return self._epoch + (self._epochs or 1) if is_over else self._epoch
 
     def __len__(self) -> int:
-        """Returns the number of steps of a whole pass. Raises TypeError for an endless pass, and while the length of
-        the data set or of the sampler's list is unknown on this rank."""
+        """Returns the number of steps in a whole pass. Raises TypeError for an endless pass, and as long as this rank
+        does not know the length of the data set or of the sampler's list."""
         draws = self._draws
         if draws is None and self._user_sampler is not None and hasattr(self._user_sampler, "__len__"):
             draws = len(self._user_sampler)
@@ -419,8 +418,9 @@ class DataLoader(LoaderView[Batch]):
         return whole if self.max_steps is None else min(whole, self.max_steps)
 
     def item(self, position: int, epoch: int | None = None) -> Any:
-        """Makes the item at a position of an epoch, by default the current one, in this process and with the same
-        random numbers as a worker. For a batch_sampler, the list of its items. Needs the data set on this rank."""
+        """Makes the item at a position of an epoch, by default the current one, in this process but with the same
+        random numbers as in a worker. With a batch_sampler, makes the list of its items. Requires the data set on this
+        rank."""
         if self._order is None:
             raise InvalidArgument("item() needs the data set, which is None on this rank")
         epoch = self.epoch if epoch is None else epoch_number(epoch, 2**62, "2**62")
@@ -435,9 +435,9 @@ class DataLoader(LoaderView[Batch]):
     # Positions
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next pass. After load_state_dict(), the only valid epochs are the state's own, which
-        resumes, and, if the state is at its end, the one after it; any other raises InvalidArgument, because it would
-        drop the rest of an epoch."""
+        """Sets the epoch of the next pass. After load_state_dict(), `epoch` must be the state's epoch, which resumes,
+        or the epoch after it if the state is at the end. Any other would drop the rest of an epoch and raises
+        InvalidArgument."""
         epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if not self._is_set or epoch == self._epoch:
@@ -456,9 +456,9 @@ class DataLoader(LoaderView[Batch]):
             self._epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch taken: the epoch, the next draw in it, and the identity of the data
-        and their order. Another run resumes from it on any mesh, batch size and number of workers. Raises
-        InvalidArgument before the first pass on a rank without a data set."""
+        """Returns the position after the last batch taken: the epoch, the next draw, and the identity of the data and
+        their order. Another run resumes from it on any mesh, batch size and number of workers. Raises InvalidArgument
+        on a rank without a data set before the first pass."""
         epoch, position = self._epoch, self._at if self._is_set else 0
         listed = self._loaded.listed if self._loaded is not None and self._loaded.epoch == epoch else ""
         if self._passing is not None:
@@ -470,9 +470,9 @@ class DataLoader(LoaderView[Batch]):
         return LoaderState(epoch, position, identity, listed if position else "").encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next pass resume where state_dict() was called; at the end of an epoch it begins the next one.
-        Raises InvalidArgument if `state` is not such a state, or is of another data set, seed or order. Iterating raises
-        it on every rank if the sampler lists the state's epoch in another order."""
+        """Makes the next pass resume where state_dict() was called; from the end of an epoch, it begins the next one.
+        Raises InvalidArgument if `state` is not a DataLoader's state, or has another data set, seed or order. Iterating
+        raises it on every rank if the sampler lists the state's epoch in another order."""
         loaded = LoaderState.decode(state)
         if self._order is not None:
             loaded.expect_same(self._identity())

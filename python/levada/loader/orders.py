@@ -1,4 +1,4 @@
-"""The items that a pass draws: by the keyed permutation, by weights, or from a sampler's list."""
+"""Determines the items that a pass draws: by the keyed permutation, by weights, or from a sampler's list."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _END_OF_NUMBERS = 1 << 62
 
 
 def seed_all(key: int) -> None:
-    """Seeds the global generators of Python and numpy, and of torch on the CPU if it is imported."""
+    """Seeds the global generators of Python and numpy, and torch's CPU generator if torch is imported."""
     import numpy as np
 
     random.seed(key)
     np.random.seed(key >> 32)
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.default_generator.manual_seed(key >> 1)  # torch.manual_seed() takes 70 us
+        torch.default_generator.manual_seed(key >> 1)  # torch.manual_seed() would take 70 us
 
 
 def generators() -> tuple[Any, Any, Any]:
-    """Returns the states of the global generators."""
+    """Returns the states of the global random generators."""
     import numpy as np
 
     torch = sys.modules.get("torch")
@@ -39,7 +39,7 @@ def generators() -> tuple[Any, Any, Any]:
 
 @contextmanager
 def own_generators() -> Iterator[None]:
-    """Restores the global generators of this process on exit."""
+    """Restores this process's global random generators on exit."""
     import numpy as np
 
     python, of_numpy, of_torch = generators()
@@ -63,7 +63,7 @@ class Parts(Sequence[Any]):
         return self._ends[-1]
 
     def place(self, number: int) -> tuple[int, int]:
-        """Returns the data set that has an item, and the item's index in it."""
+        """Returns the index of the data set that contains an item, and the item's index in it."""
         at = bisect.bisect_right(self._ends, number)
         return at, number - (self._ends[at - 1] if at else 0)
 
@@ -84,7 +84,7 @@ def set_epoch_of(dataset: Any, epoch: int) -> None:
 
 
 class Order:
-    """The item of each draw. A value of which worker processes get a copy; each recreates the C++ order."""
+    """The item of each draw. Worker processes get a copy by value, and each recreates the C++ order."""
 
     def __init__(
         self, dataset: Any, seed: int, *, shuffle: bool, weights: Any = None, num_samples: int | None = None
@@ -114,7 +114,8 @@ class Order:
         return self._core
 
     def identity(self) -> dict[str, str]:
-        """Returns the facts that define the meaning of a position: a state is for loaders of the same identity."""
+        """Returns the facts that define the meaning of a position. A state is valid for loaders of the same
+        identity."""
         named = [f"{items:,} of {name}" for name, items, _ in self._parts] if len(self._parts) > 1 else [f"{self.items:,}"]
         order = f"shuffled (permutation {PERMUTATION_VERSION})" if self._shuffle else "as stored"
         if self._weights:
@@ -124,8 +125,8 @@ class Order:
         return {"items": ", ".join(named), "draws": f"{self.draws:,}", "seed": str(self.seed), "order": order}
 
     def numbers(self, epoch: int, first: int, count: int) -> list[list[int]]:
-        """Returns the items of `count` draws, from position `first` of a pass that began with `epoch`, each as a list:
-        a draw of a batch sampler has several."""
+        """Returns the items of `count` draws, starting at position `first` of a pass that began with `epoch`. Each draw
+        is a list, because a draw of a batch sampler has several items."""
         found: list[int] = []
         while len(found) < count:
             more, position = divmod(first + len(found), self.draws)
@@ -138,9 +139,9 @@ class Listed(NamedTuple):
     """A sampler's list for one epoch."""
 
     items: bytes
-    """Indexes, as int64."""
+    """Indexes of the items, as int64."""
     ends: bytes | None
-    """For a batch sampler: the end of each of its lists within the indexes, as int64."""
+    """For a batch sampler, the end of each of its lists within `items`, as int64."""
 
     @property
     def draws(self) -> int:
@@ -160,8 +161,8 @@ class Listed(NamedTuple):
 
 
 def list_sampler(sampler: Any, epoch: int, seed: int, items: int, *, in_batches: bool) -> Listed:
-    """Returns a sampler's list for an epoch, under generators seeded by seed and epoch. Raises InvalidArgument for an
-    element that is not an item's index."""
+    """Returns a sampler's list for an epoch. The sampler draws from generators that are seeded by the seed and the
+    epoch. Raises InvalidArgument for an element that is not the index of an item."""
     import numpy as np
 
     key = derived_seed(seed, epoch)

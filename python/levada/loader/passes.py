@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 class Offer(NamedTuple):
-    """A rank's knowledge about the pass that is about to begin."""
+    """A rank's knowledge of the pass that is about to begin."""
 
     reads: bool
     settings: dict[str, str]
     """Arguments that must be the same on all ranks."""
     identity: dict[str, str]
-    """Identity of its data set; empty if it has none."""
+    """Identity of the data set; empty if the rank has none."""
     begins: list[int]
     """Epoch and position of the pass, and the draws per epoch; empty if the rank does not know them."""
     digest: str
     """Digest of a reader's sampler list."""
     error: str
-    """Reason for which the rank cannot begin; "" if it can."""
+    """Reason why the rank cannot begin; "" if it can."""
     first_item: str = ""
-    """Digest of the pass's first item, if readers compare it."""
+    """Digest of the first item of the pass, if readers compare it."""
 
 
 def agreed(job: Membership, mine: Offer, timeout: float) -> Offer:
-    """Returns the offer of a rank that knows the position of the pass, after all ranks have compared theirs.
+    """Compares the offers of all ranks and returns the offer of a reader, which knows the position of the pass.
     Collective. Raises InvalidArgument on every rank, naming two ranks that differ or one that cannot begin."""
     packed = [_levada.pack_state(list(mine))]
     if job.size > 1:
@@ -73,14 +73,14 @@ def _expect_equal(values: Sequence[Mapping[str, str]], ranks: Sequence[int], rem
 
 
 class Taken(NamedTuple):
-    """The known facts about a taken batch."""
+    """The step of a taken batch, and its counts."""
 
     plan: Plan
     draws: int
     """Draws per epoch."""
     step: int
     coordinate: int
-    """The data coordinate of this rank."""
+    """Data coordinate of this rank."""
     valid: int | None
     global_valid: int
 
@@ -91,8 +91,8 @@ class Taken(NamedTuple):
 
 
 class StartedByNext:
-    """An iterator whose pass begins with the first next(): trainers make iterators before they load a state or set the
-    epoch."""
+    """An iterator whose pass begins with the first next(), because trainers create iterators before they load a state
+    or set the epoch."""
 
     def __init__(self, start: Callable[[], FeedPass]) -> None:
         self._start: Callable[[], FeedPass] | None = start
@@ -106,7 +106,7 @@ class StartedByNext:
             if self._start is None:
                 raise StopIteration
             self._pass = self._start()
-            self._start = None  # leaving a loop drops the pass, even if the loader remains
+            self._start = None  # so that leaving a loop drops the pass even if the loader remains
         return next(self._pass)
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class StartedByNext:
 
 
 class LoaderPass(FeedPass):
-    """The iterator of a pass. Reports each batch to the loader, while that exists."""
+    """The iterator of a pass. Reports each batch to the loader as long as the loader exists."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class LoaderPass(FeedPass):
         finish: Callable[[Any], Any],
     ) -> None:
         """`agreed_on`: the plan, the draws per epoch, and this rank's data coordinate. `counts`: whether batches
-        include their counts. `failed`: returns the error that ended the pass on this rank, if it reads. `finish`: is
-        called with each batch."""
+        include their counts. `failed`: returns the error that ended the pass if this rank reads and raised it.
+        `finish`: called with each batch; its result is returned."""
         self._loader = weakref.ref(loader)
         self._plan, self._draws, self._coordinate = agreed_on
         self._has_counts, self._is_balanced, self._failed, self._finish = counts, is_balanced, failed, finish
@@ -151,9 +151,9 @@ class LoaderPass(FeedPass):
             raise
         except SourceError as error:
             failed = self._failed()
-            if failed is None or str(failed) not in str(error):  # another reader's item failed in the same step
+            if failed is None or str(failed) not in str(error):  # an item of another reader failed in the same step
                 raise
-            made = ItemError(str(error))  # the item of this rank failed
+            made = ItemError(str(error))  # an item of this rank failed
             vars(made).update(vars(failed))
             raise made from failed.__cause__
         step, division = self.core.step - 1, self._plan.division
@@ -167,7 +167,7 @@ class LoaderPass(FeedPass):
 
 
 def coordinates_of(readers: str, mesh: Mesh, job: Membership) -> tuple[int, ...]:
-    """Returns the data coordinates for which this rank reads as one of the `readers` of a feed."""
+    """Returns the data coordinates for which this rank reads, as one of a feed's `readers`."""
     readers_of = _levada.readers_of(readers, mesh, job.host_of)
     return tuple(sorted({mesh.data_coordinate(rank) for rank, reader in enumerate(readers_of) if reader == job.rank}))
 
@@ -181,7 +181,7 @@ def with_counts(layout: Layout) -> Layout:
 
 
 def pinned(batch: Any) -> Any:
-    """Returns the batch with its tensors in pinned memory, if there is a CUDA device."""
+    """Returns the batch with its tensors in pinned memory if there is a CUDA device."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return batch

@@ -1,4 +1,4 @@
-"""The reading side of a DataLoader: its worker processes, and the thread or caller that takes their batches."""
+"""The reading side of a DataLoader: its worker processes, and the iterator over their batches."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from levada.pipeline.workers import one_thread_each
 
 _SHARE = 0.8
 """Share of the feed's timeout after which a worker's item counts as hung, so that the reader reports it before other
-ranks give up."""
+ranks time out."""
 
 
 class PlanFile:
-    """Passes the plan of each pass to the worker processes, in a file in memory that they open by its path. The file is
-    open as long as this object exists."""
+    """Passes the plan of each pass to the worker processes, in a file in memory that they open by its path. The file
+    stays open as long as this object exists."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("levada-plan")
@@ -59,7 +59,7 @@ class PlanFile:
 
 
 class WorkerOptions(NamedTuple):
-    """Options of the worker processes of a reading rank."""
+    """The options of a reading rank's worker processes."""
 
     processes: int
     context: str
@@ -71,7 +71,7 @@ class WorkerOptions(NamedTuple):
 
 
 class Workers:
-    """Makes the batches of a reading rank, in worker processes or in the rank itself."""
+    """Makes the batches of a reading rank, in worker processes or in the rank's own process."""
 
     def __init__(self, making: ItemMaking, options: WorkerOptions) -> None:
         self._options = options
@@ -82,7 +82,7 @@ class Workers:
         self.run: Run[Any] | None = None
         self._passes = 0
         if options.processes > 0:
-            name = f"making items of {type(making.dataset).__name__}"  # as a report names the bottleneck
+            name = f"making items of {type(making.dataset).__name__}"  # for the bottleneck in a report
             self.run = Pipeline(self.producer, name=name).shard().run(
                 options.processes,
                 context=options.context,
@@ -114,13 +114,13 @@ class Workers:
             ) from error
 
     def begin(self, plan: Plan) -> Iterator[Any]:
-        """Begins a pass. Returns its batches, which must be iterated by one thread."""
+        """Begins a pass and returns its batches, which must be iterated by one thread."""
         self.failed = None
         if self.run is None or self._file is None:
             self.producer.begin(plan)
             return self._counted(self._inline())
         self._file.write(plan)
-        self.producer.begin(plan)  # for item numbers in messages
+        self.producer.begin(plan)  # so that messages can name items
         self.start()
         self._passes += 1
         self.run.set_epoch(self._passes)
@@ -155,14 +155,15 @@ class Workers:
                 raise ReportedError(f"{text_of(error)}\n\nThe workers were making these items, or the next ones: {shown}") from error
             at += 1
             yield made
-            del made  # memory that only the batch refers to is sent without a copy
+            del made  # memory to which only the batch refers is sent without a copy
 
     def _fail(self, error: ItemError) -> None:
         self.failed = error
         raise ReportedError(f"{text_of(error)}\n\n{error.traceback}".rstrip()) from error
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields the batches without the texts about items left out, which it writes and counts by epoch."""
+        """Yields the batches without the texts about items left out. Writes these texts to standard error and counts
+        them by epoch."""
         left_out, epoch, at = 0, -1, 0
         for made in batches:
             if self.producer.making.skips:
@@ -187,17 +188,17 @@ class Workers:
 
 def _opened(begin: Callable[[], Iterator[Any]]) -> Opened:
     try:
-        # A state is a position, so no mark of the last item is needed.
+        # A state is a position here, so the last item needs no mark.
         return Opened(begin(), mark=lambda: 0)
     except InvalidArgument as error:
         raise CannotOpen(text_of(error)) from error
 
 
 class NumberedMaker(Maker):
-    """Makes the items that a feed requests from a Handoff, and skips none: all items are for this reader."""
+    """Makes the items that a feed requests through a Handoff. Skips none, because every item is for this reader."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], handoff: Handoff, allow_pickle: bool, ranks: int) -> None:
-        """`begin`: begins the pass of the workers, and returns its batches."""
+        """`begin`: begins the workers' pass and returns its batches."""
         super().__init__(lambda: _opened(begin), Making(handoff, allow_pickle, ranks))
 
     def _skip(self, items: int) -> int:
@@ -218,17 +219,17 @@ class BalancedMaker(NumberedMaker):
         *,
         has_workers: bool,
     ) -> None:
-        """`begin`: with workers, its batches are the micro-batches of each of the rank's coordinates, step by step;
-        otherwise they are made here."""
+        """`begin`: begins the pass and returns its batches. With workers, each batch holds the micro-batches of one of
+        the rank's coordinates, step by step; otherwise the micro-batches are made here."""
         super().__init__(begin, handoff, allow_pickle, 1)
         self._producer, self._balance, self._has_workers = producer, balance, has_workers
         self._division = plan.division
         self._at = self._division.begin
         self._step: list[Sample] = []
         self._num_taken = 0
-        """Steps whose micro-batches have been taken from the workers."""
+        """Number of steps whose micro-batches have been taken from the workers."""
         self._made: dict[tuple[int, ...], Any] = {}
-        """Micro-batches of the last step taken, by positions in the step."""
+        """Micro-batches of the last step taken, by the positions of their samples in the step."""
 
     def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
         if gathered:
@@ -262,12 +263,12 @@ class BalancedMaker(NumberedMaker):
 
 
 def start_fork_server() -> None:
-    """Makes multiprocessing's fork server run and import what workers need, while the caller goes on. If it already
-    runs, or if the program has configured it, that is left as it is."""
+    """Starts multiprocessing's fork server, which imports the workers' modules in the background. Does nothing if the
+    server already runs or if the program has configured it."""
     context: Any = get_context("forkserver")
     server: Any = import_module("multiprocessing.forkserver")
     if getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:
         context.set_forkserver_preload(["__main__", "levada", *(["torch"] if "torch" in sys.modules else [])])
-    # If it cannot start, the start of a worker says why.
+    # If the server cannot start, starting a worker reports the reason.
     with contextlib.suppress(OSError), one_thread_each(1), without_interrupts():
         server.ensure_running()

@@ -1,4 +1,4 @@
-"""The states of a DataLoader, which may be damaged or from another program."""
+"""States of a DataLoader, which are untrusted: they may be damaged or come from another program."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from levada.base.errors import InvalidArgument
 VERSION = 1
 _END_OF_EPOCHS = 1 << 62
 _LIST = "list"
-"""Key of the digest of a sampler's list, in addition to those of the identity."""
+"""Key of the digest of a sampler's list, in addition to the keys of the identity."""
 
 
 class LoaderState(NamedTuple):
     """The position at which a DataLoader resumes."""
 
     epoch: int
-    """The epoch with which the pass began."""
+    """Epoch with which the pass began."""
     position: int
-    """The next draw, counted from the start of that epoch."""
+    """Index of the next draw, counted from the start of that epoch."""
     identity: dict[str, str]
-    """The facts that define a position: the data, the seed, the order."""
+    """Facts that define the meaning of a position: the data, the seed and the order."""
     listed: str = ""
     """Digest of the sampler's list for that epoch; "" without a sampler or before the first draw."""
 
     @property
     def draws(self) -> int | None:
-        """The number of draws of an epoch; None for a sampler's list."""
+        """Number of draws in an epoch; None for a sampler's list."""
         text = self.identity.get("draws", "").replace(",", "")
         return int(text) if text.isdecimal() and int(text) > 0 else None
 
@@ -39,7 +39,7 @@ class LoaderState(NamedTuple):
 
     @staticmethod
     def decode(state: Any) -> LoaderState:
-        """Decodes a state. Raises InvalidArgument, naming the key, unless state_dict() returned it."""
+        """Decodes a state. Raises InvalidArgument, naming the key, unless state_dict() returned the state."""
         if not isinstance(state, Mapping):
             kind = type(state).__name__
             raise InvalidArgument(f"the state of a DataLoader is the dict that state_dict() returned, got an object of type {kind}")
@@ -75,7 +75,7 @@ class LoaderState(NamedTuple):
             )
 
     def expect_same_list(self, digest: str, sampler: str) -> None:
-        """Raises InvalidArgument unless `digest` is that of the list after whose draws the state was saved."""
+        """Raises InvalidArgument unless `digest` is the digest of the list from which the state's draws were taken."""
         if self.listed and digest != self.listed:
             raise InvalidArgument(
                 f"the state is of another order: the list of the {sampler} for epoch {self.epoch} has digest {self.listed} in the state "

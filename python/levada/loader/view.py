@@ -1,4 +1,4 @@
-"""The properties of a DataLoader's latest batch."""
+"""Describes a DataLoader's latest batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAMPLES = "levada_feed_samples_total"
 
 
 class LoaderView(Feed[Batch]):
-    """The attributes of a DataLoader that describe its latest batch and the step that it belongs to."""
+    """The attributes of a DataLoader that describe its latest batch and the batch's step."""
 
     _order: Order | None
     _user_sampler: Any
@@ -29,28 +29,30 @@ class LoaderView(Feed[Batch]):
 
     @property
     def valid(self) -> int | None:
-        """Number of the last batch's first samples that count; the others are repeated ones. None with balance."""
+        """Number of samples in the last batch that count; they come first, and the others are repeated. None with
+        balance."""
         return 0 if self._taken is None else self._taken.valid
 
     @property
     def stats(self) -> FeedStats:
-        """Counts of the pass so far. `samples` are those that count, without padding."""
+        """Counts of the pass so far. `samples` counts samples without padding."""
         stats = super().stats
         return stats if self.balance is not None else replace(stats, samples=self._samples)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
-        """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is only among them with
-        balance: the core counts the other batches, and not their samples."""
+        """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is included only with
+        balance, because otherwise the core counts batches and not their samples."""
         return [each for each in super().metrics(labels) if self.balance is not None or each.name != _SAMPLES]
 
     @property
     def global_valid(self) -> int:
-        """Number of samples of the last step that count, on all ranks. Includes those that on_error="skip" left out."""
+        """Number of samples in the last step that count, on all ranks, including those that on_error="skip" left
+        out."""
         return 0 if self._taken is None else self._taken.global_valid
 
     @property
     def numbers(self) -> list[int] | None:
-        """The items drawn for the last batch. None with balance, and with a sampler on ranks that do not read."""
+        """Indexes of the items drawn for the last batch. None with balance, and on nonreading ranks with a sampler."""
         taken = self._taken
         if taken is None or taken.valid is None:
             return None
@@ -59,7 +61,8 @@ class LoaderView(Feed[Batch]):
 
     @property
     def global_tokens(self) -> int | None:
-        """The number of tokens of the last step on all ranks, from `lengths`; None if unknown on this rank."""
+        """Number of tokens in the last step on all ranks, computed from `lengths`. None if this rank does not know
+        them."""
         taken = self._taken
         if taken is None or self._lengths is None:
             return None
@@ -77,13 +80,13 @@ class LoaderView(Feed[Batch]):
 
     @property
     def valid_rows(self) -> int:
-        """The number of the last batch's rows that hold samples; the rows after them are padding. 0 before the first
+        """Number of rows in the last batch that hold samples; the rows after them are padding. 0 before the first
         batch."""
         return self.valid or 0
 
     def gather(self, results: Any) -> Any:
-        """Returns the results of the last step, a row per sample in the samples' order and without those of padding, as
-        Feed.gather() does. Collective. Raises InvalidArgument for balanced steps, whose samples have no fixed
+        """Returns the results for all samples of the last step, in the order of the samples and without padding rows,
+        as Feed.gather() does. Collective. Raises InvalidArgument for balanced steps, whose samples have no fixed
         position."""
         if self.valid is None:
             raise InvalidArgument("gather() is for batches of known samples; balanced steps have none")
