@@ -1,4 +1,4 @@
-"""Balanced steps: the cost of samples, and how several of them become one packed row."""
+"""Balanced steps: computes the cost of samples and packs several samples into one row."""
 
 from __future__ import annotations
 
@@ -20,47 +20,48 @@ from levada.batch.memory import as_array, begin_batch, empty, expect_plain, plai
 
 Cost = str | Callable[[Any], int | Sequence[int]]
 Size = tuple[int, int, int, int, int]
-"""Positions in a row, that number squared, two weights, and the number of padding positions."""
+"""Number of positions in a row, the square of that, two weights, and the number of padding positions."""
 
 _A_COST = "it must return a whole number of 0 or more, or two of them"
 _A_LENGTH = "it must return a whole number of 1 or more"
 _PLAIN = (bool, int, float, str, type(None))
-"""The repr() of other objects may differ between processes."""
+"""Types whose repr() is the same in every process; other objects' may differ."""
 _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
 _FIELD = re.compile(r"field\((.+)\)")
 _IGNORED = {"labels": NO_LOSS, "shift_labels": NO_LOSS}
-"""Padding value by field; 0 for other fields."""
+"""Padding value by field name; 0 for other fields."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-    """Describes how to divide the samples of each step over data-parallel ranks, so that all have about the same work.
+    """Describes how to divide the samples of each step among the data-parallel ranks, so that their work is about
+    equal.
 
-    - `cost`: the cost of a sample. "tokens": its length. "flops": a cost that grows with the square of its length as
-      attention does, for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set
-      others. For samples of an iterable also "field(weight)", the integer in their field `weight`, or a function of a
-      sample that returns an integer, or two for two parts of a model, of which the worse one counts.
-    - `counts`: "equal": each rank has the same number of samples; "free": the number that balances best. None: "free"
-      with micro-batches, otherwise "equal".
-    - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one next to a cheap
-      one.
-    - `wait`: when ranks wait for each other. "step": at its end, as with DDP; minimizes the work of the busiest rank.
-      "micro": in each micro-batch, as with FSDP and with experts; minimizes the sum over micro-batches of the largest
-      work of a rank in each. Without max_tokens a step is one micro-batch, and both are the same.
-    - `max_cp`: the most context-parallel ranks that share a sequence, a power of two that divides dp x cp. With more
-      than 1, each sequence is cut over as many ranks as it calls for, 1, 2, 4, ..., whatever the mesh's cp:
-      `max_tokens` are then those of one rank, and the fields that the layout cuts by zigzag(cp,1) are cut over the
-      `cp_size` ranks of each batch. Takes a cost by "flops". Samples must be padded to a multiple of 2 * max_cp: by
-      pad_to of a Corpus, or of what a collate_fn calls; without a collate_fn, those of an iterable are.
-    - `max_delay`: a sample of a Corpus that would make a step long by itself waits up to this many steps for similar
-      ones, so that each rank has one. Steps then have different samples than without it.
-    - `length`: a function that returns the tokens of a sample of an iterable; None: the length of its `tokens` or
-      `input_ids`, or of the sample itself.
-    - `too_long`: what happens to a sample of an iterable with more than max_tokens tokens. "error" raises; "cut" drops
+    - `cost`: the cost of a sample. "tokens" is its length. "flops" is a cost with a quadratic term, as attention has,
+      for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set other
+      coefficients. For samples of an iterable, "field(weight)" is the integer in their field `weight`. A function of a
+      sample returns an integer, or two for two parts of a model, of which the worse-balanced one counts.
+    - `counts`: "equal" puts the same number of samples on each rank; "free" lets the number vary for the best balance.
+      None means "free" with micro-batches, otherwise "equal".
+    - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", which puts a costly one next
+      to a cheap one.
+    - `wait`: when ranks wait for each other. "step": at the end of the step, as with DDP; minimizes the work of the
+      busiest rank. "micro": in each micro-batch, as with FSDP and with experts; minimizes the sum, over micro-batches,
+      of the largest work of any rank. Without max_tokens, a step is one micro-batch and both are the same.
+    - `max_cp`: maximum number of context-parallel ranks that share a sequence, a power of two that divides dp x cp. If
+      it is more than 1, each sequence is cut over as many ranks as it needs (1, 2, 4, ...), whatever the mesh's cp.
+      `max_tokens` then counts the tokens of one rank, and the fields that the layout cuts by zigzag(cp,1) are cut over
+      the `cp_size` ranks of each batch. Requires a "flops" cost. Samples must be padded to a multiple of 2 * max_cp, by
+      pad_to of a Corpus or by the collate_fn; without a collate_fn, those of an iterable are padded.
+    - `max_delay`: maximum number of steps that a sample of a Corpus waits for similar ones if it would make a step long
+      on its own, so that each rank gets one. Steps then have different samples than without `max_delay`.
+    - `length`: a function that returns the number of tokens of a sample of an iterable. None means the length of its
+      `tokens` or `input_ids`, or of the sample itself.
+    - `too_long`: how to handle a sample of an iterable with more than max_tokens tokens. "error" raises. "cut" drops
       the end of the fields that are as long as the sample. A Corpus cuts documents at its own sequence length.
     - `pad_to`: rounds lengths in a packed row up to a multiple of this, as context parallelism and fp8 require. A
-      Corpus has a separate option for this.
+      Corpus has its own option for this.
     """
 
     cost: Cost = "tokens"
@@ -99,25 +100,25 @@ class Balance:
 
     @property
     def multiple(self) -> int:
-        """The number of tokens of which each packed sample of an iterable has a multiple."""
+        """The length of each packed sample of an iterable is a multiple of this number of tokens."""
         return self.pad_to if self.max_cp == 1 else math.lcm(self.pad_to, 2 * self.max_cp)
 
     @property
     def weight(self) -> Callable[[Any], Any] | None:
-        """The cost as a function of a sample; None if it follows from a sample's length."""
+        """The cost as a function of a sample; None if the cost follows from the sample's length."""
         if not isinstance(self.cost, str):
             return self.cost
         field = _FIELD.fullmatch(self.cost)
         return None if field is None else operator.itemgetter(field[1])
 
     def resolved(self, max_tokens: int, collate: Callable[[list[Any]], Any] | None = None) -> BalancedBy:
-        """Returns the options of the C++ core, which ranks compare. Raises InvalidArgument."""
+        """Returns the options of the C++ core, which ranks compare. Raises InvalidArgument if they are invalid."""
         counts = self.counts or ("free" if max_tokens else "equal")
         cost = self.cost if isinstance(self.cost, str) and self.weight is None else "weights"
         return BalancedBy(cost, counts, self.order, max_tokens, self.wait, self.max_delay, self.max_cp, self._label(collate))
 
     def _label(self, collate: Callable[[list[Any]], Any] | None) -> str:
-        """Returns a text that identifies the options that the core does not know."""
+        """Returns a text that identifies the options unknown to the core."""
         label = []
         if self.weight is not None:
             label.append(f"cost {self.cost if isinstance(self.cost, str) else name_of(self.cost)}")
@@ -133,20 +134,20 @@ class Balance:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Returns the name of a function, with file and line if it is written in Python: the same in every process that
-    runs the same program."""
+    """Returns the name of a function, with file and line if it is written in Python. Every process that runs the same
+    program gets the same name."""
     if isinstance(function, functools.partial):
         given = [repr(each) for each in function.args if isinstance(each, _PLAIN)]
         given += [f"{name}={each!r}" for name, each in function.keywords.items() if isinstance(each, _PLAIN)]
         return f"partial of {name_of(function.func)} with ({', '.join(given)})"
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    # Hosts may have the program in different folders.
+    # The folder is left out: hosts may keep the program in different ones.
     return name if code is None else f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
 class RefusedSample(InvalidArgument):
-    """A sample cannot be balanced, or no batch can be made from some samples."""
+    """A sample cannot be balanced, or some samples cannot be made into a batch."""
 
 
 class Samples:
@@ -163,7 +164,7 @@ class Samples:
         self._taken: list[Any] = []
 
     def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
-        """Takes the next `count` samples, fewer at the end, and returns their sizes."""
+        """Takes the next `count` samples, or fewer at the end, and returns their sizes."""
         self._taken.clear()
         sizes = []
         for number in range(count):  # islice() would call iter(), which may restart the iterator
@@ -179,7 +180,7 @@ class Samples:
         return sizes
 
     def gather(self, places: list[int]) -> Any:
-        """Returns one batch of the samples at these places among those taken last."""
+        """Returns one batch made from the last samples taken, at the positions `places`."""
         samples = [self._taken[place] for place in places]
         if self._collate is not None:
             return self._collate(samples)
@@ -189,7 +190,7 @@ class Samples:
             raise RefusedSample(str(error)) from None
 
     def _cut(self, sample: Any) -> Any:
-        """Returns the sample, cut to the size of a micro-batch."""
+        """Returns the sample, cut to the size of a micro-batch if necessary."""
         if self._limit is None or (length := self._tokens(sample)) <= self._limit:
             return sample
         if isinstance(sample, Mapping):
@@ -223,7 +224,7 @@ class Samples:
 
 
 def _is_as_long(value: Any, length: int) -> bool:
-    """Returns whether the value has an element for each of a sample's tokens."""
+    """Returns whether `value` has one element for each token of a sample."""
     if not _is_of_numbers(value) and not hasattr(value, "ndim"):
         return False
     return getattr(value, "ndim", 1) > 0 and len(value) == length
@@ -261,8 +262,8 @@ def _whole(value: Any, name: str, sample: Any) -> int:
 
 
 def length_of(sample: Any) -> int:
-    """Returns the number of tokens of a sample: the length of its field `tokens` or `input_ids`, or its own. Raises
-    InvalidArgument."""
+    """Returns the number of tokens of a sample: the length of its field `tokens` or `input_ids`, or of the sample
+    itself. Raises InvalidArgument if it has none."""
     if isinstance(sample, Mapping):
         for name in _LENGTHS:
             if name in sample:
@@ -280,30 +281,30 @@ def collate_packed(
     max_segments: int | None = None,
     shift_labels: bool = False,
 ) -> dict[Any, Any]:
-    """Packs samples of different lengths into one row with a segment for each, in the running feed's memory.
+    """Packs samples of different lengths into one row with a segment for each, in the memory of the running feed.
 
     samples: mappings with the same keys, or bare sequences of tokens. A field whose first dimension is the sample's
     length (a tensor, an array or a list of numbers) becomes [1, n, ...]. n is the sum of the lengths, each rounded up
     to a multiple of `pad_to`; padding is 0, and -100 in `labels`. Any other field becomes the list of the samples'
-    values. The row also gets `cu_seqlens`, int32 [1, segments + 1], the start of each segment, and n; `max_seqlen`,
-    int32 [1]; and, if the samples lack them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain
-    torch tensors; other fields become numpy arrays.
+    values. The row also gets `cu_seqlens`, int32 [1, segments + 1], the start of each segment followed by n;
+    `max_seqlen`, int32 [1]; and, if the samples lack them, `position_ids`, int64 [1, n], counted from 0 in each
+    segment. Torch tensors remain torch tensors; other fields become numpy arrays.
 
-    `labels` belong to the token at the same position, -100 for no loss, as in transformers. If they are the tokens
-    themselves, a causal model compares each with the prediction at the previous position: the first label of a sample
-    becomes -100, so that no sample predicts the next one. Labels that are the next tokens go with `tokens`, as in
-    Megatron-LM, and stay as they are; with `input_ids`, pass them as `shift_labels`.
+    `labels` belong to the token at the same position, with -100 for no loss, as in transformers. If they equal the
+    tokens, a causal model compares each with the prediction at the previous position. The first label of each sample
+    then becomes -100, so that no sample predicts the next one. Labels that are the next tokens belong with `tokens`, as
+    in Megatron-LM, and stay as they are; with `input_ids`, pass them as `shift_labels`.
 
-    shift_labels=True adds `shift_labels`, as transformers calls labels at the positions that predict them. Context
-    parallelism needs it, since a position and the next one may be on different ranks.
+    shift_labels=True adds `shift_labels`, transformers' name for labels at the positions that predict them. Context
+    parallelism needs it, because a position and the next one may be on different ranks.
 
-    row_length and max_segments give all rows the same shapes, as CUDA graphs need: the padding from n to row_length is
-    a separate segment, and the last entry of `cu_seqlens` is repeated until it has max_segments + 1.
+    row_length and max_segments give all rows the same shapes, as CUDA graphs require. The padding from n to row_length
+    is a separate segment, and the last entry of `cu_seqlens` is repeated until there are max_segments + 1.
 
-    Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions, or if an array is
-    more than its elements, as a masked one is; if the samples do not fit into row_length or max_segments; and if
-    `labels` are the next tokens together with input_ids or although shift_labels requires others, or are not a field of
-    numbers although shift_labels requires them.
+    Raises InvalidArgument, naming the field, if samples differ in keys, dtypes or further dimensions, if an array holds
+    more than its elements, as a masked array does, or if the samples do not fit into row_length or max_segments. Also
+    raises it if `labels` are the next tokens although there are input_ids or shift_labels requires otherwise, or if
+    they are not numbers although shift_labels requires them.
     """
     import numpy as np
 
@@ -350,7 +351,7 @@ def collate_packed(
 
 
 def _array(field: Any) -> Any:
-    """Returns the memory of a packed field as a numpy array; None for a list."""
+    """Returns a view of a packed field as a numpy array; None for a list."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(field, torch.Tensor):
         return field.numpy()
@@ -358,7 +359,7 @@ def _array(field: Any) -> Any:
 
 
 def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -> list[int]:
-    """Returns the starts of a row's segments, followed by its length."""
+    """Returns the starts of a row's segments, followed by the length of the row."""
     bounds = [0, *ends]
     if row_length is not None and bounds[-1] > row_length:
         raise InvalidArgument(f"{len(ends)} samples have {bounds[-1]} tokens, which row_length={row_length} does not hold")
@@ -373,7 +374,7 @@ def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -
 
 
 def _expected_bytes(first: Mapping[Any, Any], length: int, bounds: list[int], shift_labels: bool) -> int:
-    """Returns the bytes of a packed row's tensors, assuming that all samples have the fields of the first."""
+    """Returns the number of bytes of a packed row's tensors, assuming that all samples have the fields of the first."""
     per_position = 16 if shift_labels else 8  # for position_ids, and shift_labels
     for value in first.values():
         if isinstance(value, (list, tuple)):
@@ -404,7 +405,8 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
 
 
 def _is_more_than_elements(value: Any) -> bool:
-    """Returns whether it has numbers and its class derives from numpy's arrays: a packed row keeps only the numbers."""
+    """Returns whether `value` has numbers and its class derives from numpy's arrays. A packed row would keep only the
+    numbers."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind in _NO_NUMBERS:
@@ -413,11 +415,11 @@ def _is_more_than_elements(value: Any) -> bool:
 
 
 _NO_NUMBERS = "OSUMm"
-"""Kinds of numpy dtypes that become lists: objects, bytes, strings, dates, durations."""
+"""The `kind`s of numpy dtypes that become lists: objects, bytes, strings, dates and durations."""
 
 
 def _element(key: Any, row: Any, value: int) -> Any:
-    """Returns a tensor like the row, with the single element `value`."""
+    """Returns a tensor like `row` with the single element `value`."""
     import numpy as np
 
     refusal = InvalidArgument(f"field {key} is of {row.dtype} and cannot be padded with {value}; give it another dtype")
@@ -432,7 +434,8 @@ def _element(key: Any, row: Any, value: int) -> Any:
 
 
 def _converted(value: Any) -> Any:
-    """Returns a contiguous tensor or array for one that is not, or for a list of numbers; None for anything else."""
+    """Returns a contiguous tensor or array for one that is not contiguous, or for a list of numbers; None for anything
+    else."""
     import numpy as np
 
     torch = sys.modules.get("torch")

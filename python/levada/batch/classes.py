@@ -1,16 +1,16 @@
 """Takes objects of users' classes apart as containers, and puts them together again.
 
-A class crosses by name, "module:qualified.name", and bytes may come from a hostile rank or a forged file. They may
+A class is sent by name, "module:qualified.name", and the bytes may come from a hostile rank or a forged file. They may
 therefore name only classes that the user has chosen:
 
-| bytes of | may name |
+| bytes from | may name |
 |---|---|
-| any kind | the plain values and containers of the tables below; classes given to register(), also those of optree; TensorDict |
+| any source | the plain values and containers of the tables below; classes passed to register() or registered with optree; TensorDict |
 | a batch between ranks | in addition the program's own named tuples, data classes and dict classes: those of __main__ and of modules that are not installed in site-packages |
 | anything that the user loads with allow_pickle=True | every class, as pickle |
 
-A name is one class of one imported module and never a path through modules. No code of an unregistered class runs while
-its objects are made: they are allocated by object, tuple or dict, and only their declared fields are set.
+A name denotes one class of one imported module, never a path through modules. No code of an unregistered class runs
+while its objects are made: object, tuple or dict allocates them, and only their declared fields are set.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from levada.batch.instances import (
 from levada.batch.leaves import LEAVES, PLAIN, Leaf, expect, in_order, is_image, put_leaf_together, typed
 
 Parts = tuple[str, str, Sequence[Key], list[Any], Any]
-"""Kind ("dict" loses keys that a rank does not receive, "record" has None for them, "leaf" crosses as one value),
-class, keys, children, other state."""
+"""Kind, class, keys, children and other state. A "dict" loses the keys that a rank does not receive, a "record" has
+None for them, and a "leaf" is sent as one value."""
 
 
 REGISTERED, PROGRAM, ANY = range(3)
-"""The classes that bytes may name, as `Allowed` of trees.h: registered ones; also the program's own; every class."""
+"""The classes that bytes may name, as `Allowed` in trees.h: registered ones; also the program's own; every class."""
 
 
 def _set_of(cls: type) -> Callable[[Any], Any]:
@@ -61,7 +61,7 @@ _LEAVES = {
     "builtins:set": Leaf(in_order, _set_of(set)),
     "builtins:frozenset": Leaf(in_order, _set_of(frozenset)),
 }
-"""The leaves and sets, by the class's name."""
+"""The leaves and sets, by class name."""
 
 _CONTAINERS = frozenset(
     (
@@ -77,7 +77,7 @@ _CONTAINERS = frozenset(
         "types:SimpleNamespace",
     )
 )
-"""Well-known containers that cross unregistered."""
+"""Well-known containers that can be sent without registration."""
 
 
 class Registration(NamedTuple):
@@ -109,17 +109,18 @@ def register(
     flatten: Callable[[Any], tuple[Any, ...]] | None = None,
     unflatten: Callable[[Any, list[Any]], Any] | None = None,
 ) -> _Class:
-    """Registers `cls`, so that its objects (not those of subclasses) can be part of batches and states, and returns it.
+    """Registers `cls`, so that its objects, but not those of subclasses, can be part of batches and states. Returns
+    `cls`.
 
-    A named tuple, a data class or a Mapping needs nothing else, and can be decorated with `@levada.register`: it
-    crosses by its fields or items. Any other class crosses by the conventions of optree. `flatten(object)` returns
-    (children, state) or (children, state, names): an iterable of trees, a tree of all other data that the object needs,
-    and the children's names in paths (by default "0", "1", ...). `unflatten(state, children)` makes an object from
-    them; a child that a rank's layout leaves out is None.
+    A named tuple, a data class or a Mapping can be decorated with `@levada.register` and is sent by its fields or
+    items. Any other class follows the conventions of optree. `flatten(object)` returns (children, state) or (children,
+    state, names): an iterable of trees, a tree with all other data of the object, and the children's names in paths (by
+    default "0", "1", ...). `unflatten(state, children)` makes an object from them; a child that a rank's layout leaves
+    out is None.
 
-    Every rank must register the same classes. The sender of bytes chooses the values of the objects, so do not register
-    a class that treats a value as code, as a command or as the name of a file. Raises InvalidArgument if another class
-    of that name is registered.
+    Every rank must register the same classes. The sender of the bytes chooses the values of the objects, so do not
+    register a class that treats a value as code, as a command or as the name of a file. Raises InvalidArgument if
+    another class of the same name is registered.
     """
     if not isinstance(cls, type):
         raise InvalidType(f"levada.register() takes a class, got {cls!r}")
@@ -145,8 +146,8 @@ def name_of(cls: type) -> str:
 
 
 def find(name: str, may_import: bool = False) -> type | None:
-    """Returns the class of that name in an imported module, or None. A class that the module only imports, or one that
-    is reached through another module, does not count. Raises Unsupported, naming the missing import."""
+    """Returns the class of this name in an imported module, or None. Ignores classes that the module only imports, and
+    those reached through another module. Raises Unsupported, naming the missing import."""
     module_name, _, path = name.partition(":")
     module = sys.modules.get(module_name)
     if module is None and may_import:
@@ -192,7 +193,7 @@ def _flatten_tensordict(value: Any) -> tuple[Any, ...]:
 
 
 def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
-    """Makes a TensorDict of the keys that this rank received. A layout may have cut them along their batch
+    """Makes a TensorDict from the keys that this rank received. A layout may have cut them along their batch
     dimensions."""
     keys, batch_size, names, has_device = state
     items = {key: child for key, child in zip(keys, children, strict=True) if child is not None}
@@ -208,7 +209,7 @@ def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
 
 @functools.lru_cache(1024)
 def _refusal(cls: type, name: str, allowed: int) -> str | None:
-    """Returns the reason why bytes may not name this class without a flatten function, or None."""
+    """Returns why bytes may not name this class without a flatten function, or None if they may."""
     if _form_of(cls) is None:
         return "is neither a container nor registered"
     if allowed == ANY or name in _CONTAINERS or _registered_containers.get(name) is cls:
@@ -222,8 +223,9 @@ def _refusal(cls: type, name: str, allowed: int) -> str | None:
 
 @functools.lru_cache(1024)
 def _form_of(cls: type) -> Any:
-    """Returns how an object of the class is made from its parts: the class that allocates it, dataclass for a record of
-    its fields, or Mapping if only the class's own code can make it; None for a class that is not a container."""
+    """Returns how to make an object of the class from its parts: the class that allocates it, `dataclass` for a record
+    of its fields, or `Mapping` if only the class's own code can make it. Returns None for a class that is not a
+    container."""
     if is_named_tuple(cls):
         return tuple
     if issubclass(cls, Mapping) and is_dataclass(cls):
@@ -234,7 +236,7 @@ def _form_of(cls: type) -> Any:
 
 
 def _is_installed(name: str) -> bool:
-    """Returns whether a class belongs to Python, to Levada or to an installed package and not to the user's program."""
+    """Returns whether a class belongs to Python, Levada or an installed package rather than to the user's program."""
     module_name = name.partition(":")[0]
     if module_name == "__main__":
         return False
@@ -246,7 +248,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _own_code(cls: type) -> str | None:
-    """Returns the code of the class that would run when Levada makes and drops an object of it, or None."""
+    """Returns the class's own code that would run when Levada makes and drops an object of it, or None."""
     if hasattr(cls, "__del__"):
         return "defines __del__ and is not registered"
     form = _form_of(cls)
@@ -264,7 +266,7 @@ def _own_code(cls: type) -> str | None:
 
 
 def _name_to_send(cls: Any, path: str, allowed: int) -> str:
-    """Returns the name by which every rank finds `cls`. Raises TypeError if the others would refuse it."""
+    """Returns the name by which every rank finds `cls`. Raises TypeError if other ranks would reject it."""
     name = name_of(cls)
     try:
         found = find(name)
@@ -291,7 +293,7 @@ def is_named_tuple(cls: type) -> bool:
 
 def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
     """Returns the parts of an object that is not a plain container; None for an object of an unknown class. If
-    `allowed` is ANY, a part may be one that crosses only as a pickle."""
+    `allowed` is ANY, a part may be an object that can only be sent as a pickle."""
     cls: Any = type(value)
     name = "PIL.Image:Image" if is_image(value) else name_of(cls)
     leaf = _LEAVES.get(name)
@@ -329,7 +331,8 @@ def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
 
 
 def _own_hash(keys: Iterable[Any]) -> type | None:
-    """Returns the class of a key whose own code computes its hash, or None. A registered class may do so."""
+    """Returns the class of a key whose hash its own code computes, or None. Registered classes may do so and are
+    ignored."""
     for key in keys:
         cls: Any = type(key)
         if cls in PLAIN:
@@ -351,15 +354,15 @@ def _flattened(value: Any, cls: type, registration: Registration) -> Parts:
 
 
 def _state_of(value: Any, others: list[tuple[str, Any]], path: str, allowed: int) -> Any:
-    """Returns a mapping's data other than its items: the name of a defaultdict's factory, its attributes, its other
-    keys."""
+    """Returns the data of a mapping other than its items: the name of a defaultdict's factory, the attributes, and the
+    original keys that were replaced."""
     attributes = dict(getattr(value, "__dict__", {}))
     if isinstance(value, UserDict):
         attributes.pop("data", None)
     if is_dataclass(value):
-        attributes = {}  # its fields are its items
+        attributes = {}  # the fields are the items
     if allowed != ANY and "_encodings" in attributes and _is_batch_encoding(value):
-        attributes["_encodings"] = None  # as for a tokenizer written in Python
+        attributes["_encodings"] = None  # as with a tokenizer written in Python
     factory = value.default_factory if isinstance(value, defaultdict) else None
     if factory is None and not attributes and not others:
         return None
@@ -372,8 +375,8 @@ def _is_batch_encoding(value: Any) -> bool:
 
 
 def put_together(name: str, keys: list[Key], children: list[Any], state: Any, allowed: int) -> Any:
-    """Returns the object that take_apart() took these parts from. All parts are untrusted. Raises Unsupported for a
-    class that they may not name, CorruptMessage for parts that its objects do not have."""
+    """Puts an object together from the parts that take_apart() returned. All parts are untrusted. Raises Unsupported
+    for a class that they may not name, and CorruptMessage for parts that do not fit the class."""
     leaf = _LEAVES.get(name)
     if leaf is not None:
         return put_leaf_together(name, leaf, children)

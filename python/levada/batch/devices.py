@@ -18,11 +18,11 @@ from levada.base.errors import InvalidArgument, Unsupported
 from levada.batch.classes import find_registration, is_named_tuple
 from levada.batch.host_memory import RegisteredMemory, driver_of
 
-_ALIGNMENT = 512  # in bytes, of a copied tensor
+_ALIGNMENT = 512  # of a copied tensor, in bytes
 
 
 def accelerator() -> Any:
-    """Returns this process's current accelerator, a torch.device; None if torch has none, or was built for an
+    """Returns the process's current accelerator as a torch.device. Returns None if torch has none, or was built for an
     accelerator that is absent."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -33,33 +33,34 @@ def accelerator() -> Any:
 
 
 Arrive = Callable[[], Any]
-"""Returns a batch that is being moved; work given to the current stream afterwards finds it there."""
+"""Returns a batch that is being moved. Work that is then submitted to the current stream finds it on the device."""
 
 
 class Sender:
     """Moves the batches of a feed's passes, one pass after another."""
 
     reads_shared = False
-    """Whether tensors may view memory that must not be written: no other code sees them."""
+    """Whether tensors may be views of memory that must not be written, because no other code sees them."""
 
     def __init__(self, move: Callable[[Any], Any]) -> None:
         self._move = move
 
     def send(self, batch: Any) -> Arrive:
-        """Starts moving a batch, which the caller may drop once this has returned."""
+        """Starts moving a batch. The caller may drop the batch once send() has returned."""
         return _there(self._move(batch))
 
     def begin(self, job: Membership) -> Callable[[], None]:
-        """Begins a pass over the batches of a job. Returns a function that ends the pass and waits for its copies. Call
-        it before this rank leaves the job; it may be called twice."""
+        """Begins a pass over the batches of a job. Returns a function that ends the pass and waits for its copies. It
+        must be called before this rank leaves the job, and may be called twice."""
         return lambda: None
 
 
 def sender(device: Any, *, own_stream: bool = False, buffers: int | None = None) -> Sender | None:
-    """Returns a Sender of a feed's batches to `device`; with `own_stream`, on a separate stream and thread; with
-    `buffers`, into that many sets of tensors in turn. Returns None if there is nothing to do. A device without an index
-    is the one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError for a
-    device that torch does not know."""
+    """Returns a Sender that moves a feed's batches to `device`, or None if there is nothing to do.
+
+    `own_stream`: copies on a separate stream and thread. `buffers`: copies into this many sets of tensors in turn. A
+    device without an index means the device that is current when the first batch is moved. Raises Unsupported without
+    torch, and RuntimeError for a device that torch does not know."""
     if device is None:
         return None
     target = _torch(f"device is {device}").device(device)
@@ -74,8 +75,8 @@ def sender(device: Any, *, own_stream: bool = False, buffers: int | None = None)
 
 
 def mover(device: Any) -> Callable[[Any], Any] | None:
-    """Returns a function that moves a batch to `device` at once, as sender() does on the current stream; None if there
-    is nothing to do."""
+    """Returns a function that moves a batch to `device` immediately, as sender() does on the current stream, or None if
+    there is nothing to do."""
     made = sender(device)
     return None if made is None else lambda batch: made.send(batch)()
 
@@ -92,8 +93,8 @@ def _there(batch: Any) -> Arrive:
 
 
 def to_device(batch: Any, device: Any) -> Any:
-    """Returns the batch with its torch tensors on `device`; its containers are new, of the same classes. Moves a tensor
-    that occurs twice only once. Does not change the given batch."""
+    """Returns the batch with its torch tensors on `device`, in new containers of the same classes. Moves a tensor that
+    occurs twice only once. Does not change the original batch."""
     return _map_tensors(batch, lambda tensor: _as(tensor, _detached(tensor).to(device=device)))
 
 
@@ -102,7 +103,7 @@ def _detached(tensor: Any) -> Any:
 
 
 def _as(like: Any, tensor: Any) -> Any:
-    """Returns the tensor as a parameter, or requiring gradients, if `like` is one or requires them."""
+    """Returns the tensor as a parameter if `like` is one, or requiring gradients if `like` requires them."""
     torch: Any = sys.modules["torch"]
     if type(like) is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, like.requires_grad)
@@ -110,20 +111,20 @@ def _as(like: Any, tensor: Any) -> Any:
 
 
 class _DeviceCopies(Sender):
-    """Copies batches to a device: directly from the memory that ranks share if the device's driver registers it,
-    otherwise through pinned memory. Without its own stream, the current stream copies. With one, a thread starts the
-    copies, so that the caller spends no time on them and the device copies while it computes."""
+    """Copies batches to a device, directly from the memory that ranks share if the device's driver can register it,
+    otherwise through pinned memory. By default the current stream copies. With its own stream, a thread starts the
+    copies: the caller spends no time on them, and the device copies while it computes."""
 
     reads_shared = True
 
     def __init__(self, device: Any, *, own_stream: bool, buffers: int | None) -> None:
         self._device = device
         self._own_stream = own_stream
-        self._stream: Any = None  # one for all passes: memory freed on a stream is reused on that stream only
+        self._stream: Any = None  # the same for all passes: memory freed on a stream is only reused on that stream
         self._stages: list[_Stage] = []  # one is filled while the device copies from the other
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "levada device copies") if own_stream else None
         self._buffers = None if buffers is None else _DeviceBuffers(buffers)
-        self._registered: RegisteredMemory | None = None  # of the pass
+        self._registered: RegisteredMemory | None = None  # registered for the current pass
 
     def begin(self, job: Membership) -> Callable[[], None]:
         driver = driver_of(self._device.type)
@@ -180,7 +181,7 @@ class _DeviceCopies(Sender):
             moved = _map_tensors(batch, move)
             stage.sent()
         if self._thread is not None:
-            stage.wait()  # the sender of the batch can reuse its memory as soon as the device has read it
+            stage.wait()  # the sender can reuse the batch's memory as soon as the device has read it
         return moved, tensors, stage
 
     def _arrive(self, copied: concurrent.futures.Future[tuple[Any, list[Any], _Stage]]) -> Any:
@@ -188,21 +189,21 @@ class _DeviceCopies(Sender):
         current = _current_stream(self._device)
         current.wait_event(stage.copied)
         for tensor in tensors:
-            tensor.record_stream(current)  # the stream may still read it when the caller has dropped it
+            tensor.record_stream(current)  # the stream may still read it after the caller has dropped it
         return batch
 
 
 class _DeviceBuffers:
-    """The same device tensors for every batch, in turn: programs that captured a CUDA graph replay it on their
-    addresses."""
+    """Sets of device tensors that batches reuse in turn, because programs that captured a CUDA graph replay it on the
+    tensors' addresses."""
 
     def __init__(self, count: int) -> None:
         self._buffers = [_Buffer(count) for _ in range(count)]
         self._taken = 0
 
     def next(self, stream: Any) -> _Buffer:
-        """Returns the buffer of the next batch. Called on the caller's thread before each batch is copied: by then
-        `stream`, the caller's current one, contains all work on earlier batches."""
+        """Returns the buffer of the next batch. Called on the caller's thread before each batch is copied, when
+        `stream`, the caller's current stream, already contains all work on earlier batches."""
         buffer = self._buffers[self._taken % len(self._buffers)]
         buffer.release(stream, self._taken)
         self._taken += 1
@@ -212,11 +213,11 @@ class _DeviceBuffers:
 class _Buffer:
     def __init__(self, count: int) -> None:
         self._count = count
-        self._batch = -1  # the number of the batch in it
+        self._batch = -1  # index of the batch in the buffer
         self._tensors: list[Any] = []
-        self._references: list[int] = []  # to the memory of each tensor, while no batch is in it
+        self._references: list[int] = []  # number of references to each tensor's memory while no batch is in it
         self._filled = 0
-        self._released: Any = None  # an event of the stream that worked on the batch
+        self._released: Any = None  # event on the stream that worked on the batch
 
     def release(self, stream: Any, batch: int) -> None:
         """Takes the buffer back from its last batch. Raises InvalidArgument if a tensor of that batch is still
@@ -233,7 +234,7 @@ class _Buffer:
         self._batch = batch
 
     def begin(self, batch: Any, stream: Any) -> None:
-        """Makes the stream that fills it wait for the stream that worked on it."""
+        """Makes `stream`, which fills the buffer, wait for the stream that worked on it."""
         tensors = _tensors_of(batch)
         if self._tensors and len(tensors) != len(self._tensors):
             raise InvalidArgument(
@@ -245,7 +246,7 @@ class _Buffer:
         self._filled = 0
 
     def fill(self, source: Any, device: Any) -> Any:
-        """Copies the batch's next tensor into its place, and returns the tensor in the buffer."""
+        """Copies the batch's next tensor into its place and returns the tensor in the buffer."""
         if self._filled == len(self._tensors):
             torch: Any = sys.modules["torch"]
             self._tensors.append(torch.empty_like(source, device=device))
@@ -261,7 +262,7 @@ class _Buffer:
 
 
 def _references(tensor: Any) -> int:
-    """Returns how many tensors refer to the memory of this one, including views and those kept by an autograd graph."""
+    """Returns how many tensors refer to this tensor's memory, including views and those kept by an autograd graph."""
     torch: Any = sys.modules["torch"]
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
@@ -289,10 +290,10 @@ def _tensors_of(batch: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _current(stream: Any) -> Iterator[None]:
-    """Makes a stream the current one of its device; restores both that and the current device afterwards."""
+    """Makes a stream the current one of its device. On exit, restores the stream and the current device."""
     torch: Any = sys.modules["torch"]
     device, before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(stream.device)
-    torch.accelerator.set_stream(stream)  # makes its device the current one, too
+    torch.accelerator.set_stream(stream)  # also makes its device the current one
     try:
         yield
     finally:
@@ -306,8 +307,8 @@ def _with_index(device: Any) -> Any:
 
 
 class _Stage:
-    """Host memory of one batch at a time, from which the device copies: registered memory, and pinned memory, which is
-    allocated once and again only for a larger batch."""
+    """Host memory of one batch, from which the device copies: registered memory, and pinned memory, which is
+    reallocated only for a larger batch."""
 
     def __init__(self, device: Any) -> None:
         torch: Any = sys.modules["torch"]
@@ -320,7 +321,7 @@ class _Stage:
         self._is_sent = False
 
     def begin(self, tensors: Sequence[Any], registered: RegisteredMemory | None, wait: Callable[[], object]) -> None:
-        """Begins a batch with these tensors. `wait` waits for the copies of all stages."""
+        """Begins a batch with these tensors. `wait`: waits for the copies of all stages."""
         self.wait()
         if registered is not None:
             registered.add(tensors, wait)
@@ -331,8 +332,8 @@ class _Stage:
         self._used = 0
 
     def sent(self) -> None:
-        """Records that all copies from here have been submitted to the device, on its current stream; another device
-        may be the process's current one."""
+        """Records that all copies from this stage have been submitted to the device's current stream. The process's
+        current device may be another one."""
         self.copied.record(_current_stream(self._device))
         self._is_sent = True
 
@@ -342,7 +343,7 @@ class _Stage:
         self._held.clear()
 
     def release(self) -> None:
-        """Drops tensors that the device has copied."""
+        """Drops the tensors that the device has copied."""
         if self._held and self.copied.query():
             self._held.clear()
 
@@ -361,7 +362,7 @@ class _Stage:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Returns whether its elements fill their memory, in any order of dimensions."""
+    """Returns whether the tensor's elements fill their memory without gaps, in any order of dimensions."""
     expected = 1
     for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if extent != 1:
@@ -381,13 +382,13 @@ def _map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class _TensorMap:
-    """A class instead of a nested function, which would refer to itself and keep the tensors until garbage
-    collection."""
+    """Applies a function to all tensors of a batch. A nested function would refer to itself, and so keep the tensors
+    until garbage collection."""
 
     def __init__(self, cls: type, change: Callable[[Any], Any]) -> None:
         self._cls = cls
         self._change = change
-        # By id, with the tensor itself, since the id of a destroyed tensor could be reused.
+        # By id. The entry holds the tensor, because the id of a destroyed tensor could be reused.
         self._changed: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any) -> Any:

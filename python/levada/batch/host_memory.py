@@ -1,4 +1,4 @@
-"""Memory of an engine that a device's driver copies from directly, without pinned memory in between."""
+"""Registers memory of an engine with a device's driver, so that the device copies from it without pinned memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _PAGE = 4096
 
 
 class Driver(Protocol):
-    """A device's driver. Both functions take the address and the size of whole pages."""
+    """A device's driver. Both functions take the address of whole pages."""
 
     def register(self, address: int, size: int) -> bool:
-        """Pins pages that this process only reads. Returns whether copies to the device can now read from them."""
+        """Pins pages that this process only reads. Returns whether the device can now copy from them."""
 
     def unregister(self, address: int) -> None: ...
 
 
 class CudaDriver:
-    """CUDA's driver, called without the runtime: the runtime's next call would report a failed registration."""
+    """CUDA's driver API. The runtime is avoided, because its next call would report a failed registration."""
 
     _PORTABLE, _READ_ONLY = 1, 8  # CU_MEMHOSTREGISTER_...
 
@@ -41,7 +41,7 @@ class CudaDriver:
 
 
 drivers: dict[str, Callable[[], Driver]] = {"cuda": CudaDriver}
-"""By device type. Each function makes a driver, or raises OSError if this machine has none."""
+"""Drivers by device type. Each function makes a driver, or raises OSError if this machine has none."""
 
 
 @functools.cache
@@ -54,18 +54,18 @@ def driver_of(device_type: str) -> Driver | None:
 
 
 class RegisteredMemory:
-    """The memory of a job's engine that one pass has registered. Close it before this rank leaves the job: another
-    mapping at the same address would be read as the old pages."""
+    """The memory of a job's engine that one pass has registered. It must be closed before this rank leaves the job;
+    otherwise, the device would read the old pages in place of a later mapping at the same address."""
 
     def __init__(self, job: Membership, driver: Driver) -> None:
         self._job = job
         self._driver = driver
-        self._ranges: list[tuple[int, int]] = []  # begins and ends, disjoint
+        self._ranges: list[tuple[int, int]] = []  # disjoint [begin, end)
         self._is_refused = False
 
     def add(self, tensors: Sequence[Any], wait: Callable[[], object]) -> None:
-        """Registers the part of a message that contains tensors of a batch. `wait` waits for all copies from this
-        memory; it is called if a range must be replaced by a larger one."""
+        """Registers the part of a message that contains the tensors of a batch. `wait`: waits for all copies from this
+        memory; called if a range must be replaced by a larger one."""
         if self._is_refused:
             return
         received = [tensor for tensor in tensors if tensor.nbytes and self._is_received(tensor)]
@@ -89,11 +89,11 @@ class RegisteredMemory:
         return tensor.is_contiguous() and self._job.keep_pages(tensor.data_ptr(), tensor.nbytes)
 
     def covers(self, tensor: Any) -> bool:
-        """Returns whether all of a contiguous tensor is registered."""
+        """Returns whether a contiguous tensor is entirely registered."""
         begin = tensor.data_ptr()
         return any(first <= begin and begin + tensor.nbytes <= last for first, last in self._ranges)
 
     def close(self) -> None:
-        """Unregisters everything. No copy may be in flight."""
+        """Unregisters all ranges. No copy may be in flight."""
         while self._ranges:
             self._driver.unregister(self._ranges.pop()[0])

@@ -1,4 +1,4 @@
-"""Instances of data classes and mappings: their fields, keys and attributes as parts of a message, and back."""
+"""Takes instances of data classes and mappings apart into fields, keys and attributes, and makes them again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTORIES = {
     f"{cls.__module__}:{cls.__qualname__}": cls
     for cls in (list, dict, set, frozenset, tuple, int, float, complex, bool, str, bytes, bytearray, OrderedDict, Counter)
 }
-"""Factories of a defaultdict, by name."""
+"""Possible factories of a defaultdict, by name."""
 
 
 def is_dataclass(cls: Any) -> bool:
@@ -26,8 +26,8 @@ def is_dataclass(cls: Any) -> bool:
 
 
 def key_names(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
-    """Returns the keys in the form of a message, strings and integers, and those of these names that replace another
-    key."""
+    """Returns the keys as strings and integers, the form in which they are sent, and those of these names that stand
+    for another key."""
     given = list(keys)
     taken = {key for key in given if type(key) is str}
     names: list[Key] = []
@@ -47,13 +47,13 @@ def key_names(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
 
 @functools.lru_cache(1024)
 def field_names(cls: Any) -> list[str]:
-    """Returns the names of a data class's fields, which the caller must not change."""
+    """Returns the names of a data class's fields. The caller must not change the list."""
     return [field.name for field in dataclasses.fields(cls)]
 
 
 def notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
-    """Returns the plain values that a data class keeps in addition to its fields. Other attributes, and those computed
-    on demand, may describe the whole batch, of which a rank gets a part."""
+    """Returns the plain values that a data class stores in addition to its fields. Leaves out other attributes, and
+    those computed on demand: they may describe the whole batch, of which a rank gets only a part."""
     attributes = getattr(value, "__dict__", {})
     if len(attributes) == len(names):
         return None
@@ -62,7 +62,7 @@ def notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
 
 
 def _is_note(cls: type, name: Any, value: Any, names: list[str]) -> bool:
-    """Returns whether it is an attribute other than the fields: a plain value that shadows no method or property."""
+    """Returns whether an attribute is a plain value that is not a field and shadows no method or property."""
     is_plain = type(name) is str and type(value) in PLAIN and name not in names
     return is_plain and not hasattr(type(inspect.getattr_static(cls, name, None)), "__get__")
 

@@ -1,4 +1,4 @@
-"""Labels of packed rows: the token of each label, and their boundaries between samples."""
+"""Labels of packed rows: relates labels to tokens, and masks them at the boundaries between samples."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 from levada.base.errors import InvalidArgument
 
 NO_LOSS = -100
-"""The label for no loss, as in torch's cross_entropy and in transformers."""
+"""The label that means no loss, as in torch's cross_entropy and in transformers."""
 
 
 def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: Sequence[int], *, may_be_next: bool) -> None:
-    """Sets the first label of each sample in a row to -100 if labels are the tokens at the same positions.
+    """Sets the first label of each sample in a row to -100 if the labels are the tokens at the same positions.
 
-    A causal language model compares each such label with the prediction at the previous position, which belongs to
-    another sample. Other labels, such as those of token classification, stay as they are.
+    A causal language model compares each such label with the prediction at the previous position, which for the first
+    label belongs to another sample. Other labels, such as those of token classification, stay as they are.
 
-    labels, tokens: numpy arrays [1, n]. lengths, begins: of the samples in the row. may_be_next: whether labels may be
-    the next tokens. Raises InvalidArgument if they are but may not be, or are of a dtype without -100.
+    labels, tokens: numpy arrays [1, n]. lengths, begins: lengths and start positions of the samples in the row.
+    may_be_next: whether labels may be the next tokens. Raises InvalidArgument if they are the next tokens but may not
+    be, or if their dtype cannot hold -100.
     """
     import numpy as np
 
@@ -37,10 +38,10 @@ def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: 
 
 
 def shift_labels(labels: Any, bounds: Sequence[int]) -> Any:
-    """Returns labels at the positions that predict them: each moved to the previous position, -100 at the end of a
-    segment.
+    """Returns the labels at the positions that predict them: each label moves to the previous position, and the last
+    position of a segment gets -100.
 
-    labels: a numpy array [1, n, ...]. bounds: the starts of segments, and n.
+    labels: a numpy array [1, n, ...]. bounds: the starts of the segments, followed by n.
     """
     import numpy as np
 

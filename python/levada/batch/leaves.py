@@ -1,4 +1,5 @@
-"""Forms in which plain values cross that have no leaf type: numbers, paths, images, and values of numpy and torch."""
+"""Plain values without a leaf type, and the forms in which they are sent: numbers, paths, images, numpy and torch
+values."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 
 
 class Leaf(NamedTuple):
-    """The form in which a plain value crosses that has no leaf type of its own. put_together() gets untrusted parts."""
+    """The form in which a plain value without a leaf type of its own is sent. put_together() gets untrusted parts."""
 
     take_apart: Callable[[Any], Any]
     put_together: Callable[[Any], Any]
@@ -42,7 +43,7 @@ def _canonical(element: Any) -> str:
 
 
 _TEXT_AND_TIME = re.compile(r"[<>|]?[SU]\d{0,9}|[<>|]?[mM]8(\[\d{0,9}[a-zA-Z]{1,2}\])?")
-"""Names of numpy's dtypes of bytes, strings, dates and durations."""
+"""Names of numpy dtypes of bytes, strings, dates and durations."""
 
 
 def expect(is_valid: bool, what: str) -> None:
@@ -51,14 +52,14 @@ def expect(is_valid: bool, what: str) -> None:
 
 
 def typed(value: Any, *classes: type) -> Any:
-    """Returns an untrusted value if it is of exactly one of these classes, so that using it runs no other class's
-    code."""
+    """Returns an untrusted value if it is exactly of one of these classes, so that using it runs no other class's code.
+    Raises CorruptMessage otherwise."""
     expect(type(value) in classes, " or ".join(cls.__name__ for cls in classes))
     return value
 
 
 def list_of(value: Any, *classes: type, length: int | None = None) -> list[Any]:
-    """Returns an untrusted list of objects of exactly these classes."""
+    """Returns an untrusted list if its elements are exactly of these classes. Raises CorruptMessage otherwise."""
     expect(type(value) is list and set(map(type, value)) <= set(classes) and length in (None, len(value)), "list of numbers")
     return value  # type: ignore[no-any-return]
 
@@ -93,7 +94,7 @@ _BITS_OF_MODES = {
     **dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 32),
     "1": 1,
 }
-"""Bytes of a pixel in tobytes() of PIL's images."""
+"""Bits per pixel in tobytes() of PIL's images, by mode."""
 
 
 def _image_parts(image: Any) -> list[Any]:
@@ -176,11 +177,11 @@ LEAVES = {
     "torch:dtype": Leaf(lambda dtype: str(dtype).partition(".")[2], _dtype),
     "torch:device": Leaf(str, _device),
 }
-"""By the class's name."""
+"""Leaves by class name."""
 
 
 def is_image(value: Any) -> bool:
-    """Returns whether it is an image of PIL, including the classes for opened files."""
+    """Returns whether `value` is an image of PIL, including PIL's classes for opened files."""
     images = sys.modules.get("PIL.Image")
     return images is not None and isinstance(value, images.Image)
 

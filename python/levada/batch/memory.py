@@ -15,19 +15,20 @@ _job: Membership | None = None  # the job for whose feeds this process makes bat
 
 
 def make_batches_for(job: Membership) -> None:
-    """Makes empty() allocate memory that feeds of `job` send from."""
+    """Makes empty() allocate memory that the feeds of `job` send from."""
     global _job
     _job = job
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
     """Returns an uninitialized tensor in the memory that the running feed sends from: a torch tensor for a torch.dtype,
-    a numpy array for any other dtype that numpy accepts.
+    or a numpy array for any other dtype that numpy accepts.
 
-    For loaders. A batch is sent without a copy if all its tensors were made by empty(), one after the other on one
-    thread, and only the batch refers to them when it is yielded. A tensor with another reference (a generator's
-    variable, a cache, a reused buffer) is copied, as are tensors made elsewhere. The first batch shows how much memory
-    a batch takes. If there is not enough memory, in worker processes, and outside a feed, this returns ordinary memory.
+    Meant for loaders. A batch is sent without a copy if empty() made all of its tensors, one after the other on one
+    thread, and only the batch refers to them when it is yielded. A tensor with another reference, such as a generator's
+    variable, a cache or a reused buffer, is copied; so are tensors made elsewhere. The first batch shows how much
+    memory a batch takes. If there is not enough memory, in worker processes, and outside a feed, empty() returns
+    ordinary memory.
 
     Raises InvalidArgument for an invalid shape and for a dtype that no tensor has.
     """
@@ -45,22 +46,23 @@ def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
 
 
 def begin_batch(size: int) -> None:
-    """Begins a batch on this thread, whose tensors made by empty() have `size` bytes in total, each rounded up to
-    64."""
+    """Begins a batch on this thread. The tensors that empty() makes for it have `size` bytes in total, each rounded up
+    to a multiple of 64."""
     if _job is not None:
         _job.begin_batch(size)
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Makes one batch of samples of the same structure, in the memory that the running feed sends from: a collate_fn
-    for a DataLoader.
+    """Makes one batch from samples of the same structure, in the memory that the running feed sends from. Meant as the
+    collate_fn of a DataLoader.
 
-    Returns what torch.utils.data.default_collate returns: tensors, arrays and numbers are stacked along a new first
-    dimension; mappings, named tuples and sequences are kept; a tuple becomes a list; strings and bytes become lists of
-    them. If torch is not imported, the results are numpy arrays. In a worker process this calls default_collate.
+    Returns what torch.utils.data.default_collate returns: stacks tensors, arrays and numbers along a new first
+    dimension; keeps mappings, named tuples and sequences, but turns tuples into lists; and turns strings and bytes into
+    lists of them. If torch is not imported, the results are numpy arrays. In a worker process, this function calls
+    default_collate.
 
-    Raises TypeError for values that cannot be stacked, RuntimeError or ValueError if samples differ in structure or
-    shape. """
+    Raises TypeError for values that cannot be stacked, and RuntimeError or ValueError if samples differ in structure or
+    shape."""
     if not samples:
         raise InvalidArgument("a batch has at least one sample")
     torch = sys.modules.get("torch")
@@ -72,8 +74,8 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def expect_plain(value: Any) -> None:
-    """Raises InvalidArgument for a tensor or an array of a class derived from torch's or numpy's: a batch contains only
-    the elements, and such a class adds meaning to them."""
+    """Raises InvalidArgument for a tensor or array of a class derived from torch's or numpy's. A batch keeps only the
+    elements, but such a class adds meaning to them."""
     import numpy as np
 
     torch = sys.modules.get("torch")
@@ -91,7 +93,7 @@ def expect_plain(value: Any) -> None:
 
 
 def plain_form(value: Any) -> str:
-    """Returns the text of a remedy for an array or tensor of a derived class."""
+    """Returns the text of an error's remedy: how to make a plain array or tensor from one of a derived class."""
     import numpy as np
 
     if isinstance(value, np.ma.MaskedArray):
@@ -100,8 +102,8 @@ def plain_form(value: Any) -> str:
 
 
 def as_array(value: Any) -> Any:
-    """Calls numpy.asarray(), but refuses lists of integers that numpy would convert to floats, and classes derived from
-    numpy's arrays. Raises InvalidArgument."""
+    """Calls numpy.asarray(). Raises InvalidArgument for lists of integers that numpy would convert to floats, and for
+    classes derived from numpy's arrays."""
     import numpy as np
 
     expect_plain(value)
@@ -118,7 +120,7 @@ def _are_integers(values: Sequence[Any]) -> bool:
 
 
 def common_dtype(arrays: Sequence[Any]) -> Any:
-    """Calls numpy.result_type(), but refuses integers that numpy would convert to floats. Raises InvalidArgument."""
+    """Calls numpy.result_type(). Raises InvalidArgument for integers that numpy would convert to floats."""
     import numpy as np
 
     dtype = np.result_type(*arrays)
@@ -129,7 +131,7 @@ def common_dtype(arrays: Sequence[Any]) -> Any:
 
 
 def stack(samples: Sequence[Any]) -> Any:
-    """Does what collate() does, in the middle of a batch."""
+    """Stacks samples as collate() does, but within a batch that has already begun."""
     return _batch(samples, sys.modules.get("torch"))
 
 
@@ -144,7 +146,7 @@ def _children(value: Any) -> Sequence[Any]:
 
 
 def _bytes_of(sample: Any, torch: Any) -> int:
-    """Returns the bytes that a sample's tensors take in a batch, without rounding."""
+    """Returns the number of bytes that a sample's tensors take in a batch, without rounding."""
     import numpy as np
 
     if _is_tensor(sample, torch):
@@ -193,7 +195,7 @@ def _stack_tensors(samples: Sequence[Any], torch: Any) -> Any:
 
 
 def _stack_arrays(samples: Sequence[Any], torch: Any) -> Any:
-    """Stacks arrays, numpy's scalars and numbers, as tensors if torch is imported."""
+    """Stacks arrays, numpy scalars and numbers, into tensors if torch is imported."""
     import numpy as np
 
     arrays = [as_array(sample) for sample in samples]

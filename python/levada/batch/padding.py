@@ -1,4 +1,4 @@
-"""Batches of samples of different lengths."""
+"""Makes padded batches from samples of different lengths."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["collate_padded"]
 def collate_padded(
     samples: Sequence[Any], *, pad_value: float | Mapping[str, float] = 0, pad_to: int = 1
 ) -> Any:
-    """Makes one batch of samples whose arrays and tensors may differ in their first dimension, otherwise as collate()
-    does. A field of shape [L, ...], or a list of L numbers, becomes [samples, longest, ...]: each sample is padded at
-    its end to the longest of the batch, rounded up to a multiple of `pad_to`.
+    """Makes one batch from samples whose arrays and tensors may differ in their first dimension; otherwise like
+    collate(). A field of shape [L, ...], or a list of L numbers, becomes [samples, longest, ...]: each sample is padded
+    at its end to the length of the longest, rounded up to a multiple of `pad_to`.
 
-    pad_value: one value for all fields; or, for samples that are mappings, a value by field, such as {"labels": -100},
-        and 0 for the others. Raises InvalidArgument for a field that the samples lack, or a value that the field's
-        dtype cannot hold.
+    pad_value: one value for all fields or, for samples that are mappings, a value by field, such as {"labels": -100},
+    with 0 for the others. Raises InvalidArgument for a field that the samples lack, and for a value that the field's
+    dtype cannot hold.
 
     Raises InvalidArgument if samples differ in fields, dtypes or further dimensions.
     """

@@ -1,5 +1,5 @@
-"""Pickles torch's tensors between the processes of a pipeline: their memory is sent outside of the pickle, and not
-through files of shared memory as torch does."""
+"""Pickles torch tensors between the processes of a pipeline. Their memory is sent out of band, not through files of
+shared memory as in torch."""
 
 from __future__ import annotations
 
