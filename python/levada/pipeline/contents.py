@@ -1,5 +1,4 @@
-"""The content of the sources of a pipeline, as far as it is known without reading them: a cache of items depends on
-it."""
+"""Identifies the content of a pipeline's sources without reading them, as far as possible, for the keys of caches."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ from levada.pipeline.steps import Step, steps_of
 
 
 def with_contents(steps: list[Step]) -> list[Step]:
-    """Returns the steps with the content of the sources before each cache() added to its key. Opens each Corpus before
-    a cache, which tokenizes its text the first time. Raises SourceError if the files of from_lines() have changed since
-    the pipeline was made, or cannot be read."""
+    """Returns the steps, in which each cache() key includes the content of the sources before it. Opens each Corpus
+    before a cache, which tokenizes its text the first time. Raises SourceError if the files of from_lines() cannot be
+    read or have changed since the pipeline was made."""
     known: dict[int, str] = {}
     keyed = []
     for at, step in enumerate(steps):
@@ -36,7 +35,7 @@ def keys_of(steps: list[Step]) -> list[str]:
 
 
 def _before(steps: list[Step], at: int) -> set[int]:
-    """Returns the indices of the steps that feed a step."""
+    """Returns the indices of the steps that feed a step, directly or indirectly."""
     found: set[int] = set()
     waiting = list(steps[at].inputs)
     while waiting:
@@ -56,8 +55,8 @@ def _with_content(step: Step, contents: list[str]) -> Step:
 
 
 def _content_of(source: Any) -> str:
-    """Returns a text that differs if the content does; "" if nothing is known about it. Calls no function of a class
-    that is not Levada's, Python's or numpy's."""
+    """Returns a text that differs if the content does, or "" if nothing is known about the content. Calls no function
+    of a class that does not belong to Levada, Python or numpy."""
     if isinstance(source, Corpus):
         return f"corpus {_levada.open_corpus(**source.options()).digest}"
     if isinstance(source, ByteRanges):
@@ -75,7 +74,7 @@ def _content_of(source: Any) -> str:
 
 
 def _time_of(path: Any) -> str:
-    """Returns the size and the time of the last change of the file that a numpy.memmap maps."""
+    """Returns the size and the modification time of the file that a numpy.memmap maps."""
     if path is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Exceptions of a pipeline's stages, in the form in which they cross between processes."""
+"""Exceptions of a pipeline's stages, in the form in which they are sent between processes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _token = secrets.token_hex(8)
 
 
 def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]:
-    """Returns kind, message, traceback and the exception itself, as plain values or, within this process, the object;
-    and the stage, process and item if another stage had failed before and the exception only passed through. Never
-    raises."""
+    """Returns kind, message, traceback and the exception itself, as plain values or, within this process, as the
+    object. If another stage had failed before and the exception only passed through this one, also returns that stage,
+    process and item. Never raises."""
     try:
         return _packed(exception)
-    except BaseException:  # raised by its attributes, or for lack of memory
+    except BaseException:  # raised by the exception's attributes, or for lack of memory
         return "SourceError", summary_of(exception), report_of(exception), b"", "", "", 0
 
 
@@ -50,7 +50,7 @@ def _packed(exception: BaseException) -> tuple[str, str, str, bytes, str, str, i
 
 
 def _forget_locals(exception: BaseException) -> None:
-    """Clears the frames of the exception's traceback, since it may be kept for a long time."""
+    """Clears the frames of the exception's traceback, because the exception may be kept for a long time."""
     waiting, seen = [exception], set[int]()
     while waiting:
         each = waiting.pop()
@@ -65,9 +65,9 @@ def _process() -> str:
 
 
 def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any], list[int]]:
-    """Returns the class, the arguments and attributes that are plain values, and the positions of arguments that
-    _encode() has encoded. The class is "" if these do not make an exception with the same text, because it lacks values
-    on which its class relies."""
+    """Returns the class, the arguments and attributes that are plain values, and the positions of the arguments that
+    _encode() has encoded. The class is "" if these do not recreate an exception with the same text, because values are
+    missing on which the class relies."""
     arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # has more than the args of an OSError
     encoded = _encode(arguments)
     if not _is_plain(arguments):
@@ -79,8 +79,8 @@ def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]
 
 
 def _looks_alike(exception: BaseException, name: str, arguments: list[Any], attributes: dict[str, Any]) -> bool:
-    """Returns whether a recreated exception has the text of this one. Runs code of the class, which only the process
-    that raised the exception may do."""
+    """Returns whether the recreated exception has the text of this one. Runs code of the class, which is safe only in
+    the process that raised the exception."""
     try:
         made = _made_again(name, arguments, attributes)
         if made is None:
@@ -92,7 +92,7 @@ def _looks_alike(exception: BaseException, name: str, arguments: list[Any], attr
 
 
 def _encode(arguments: list[Any]) -> list[int]:
-    """Converts strings without UTF-8 encoding, such as some file names, to bytes, and returns their positions."""
+    """Converts strings that have no UTF-8 encoding, such as some file names, to bytes, and returns their positions."""
     places = [at for at, value in enumerate(arguments) if isinstance(value, str) and not _is_plain(value)]
     for at in places:
         arguments[at] = arguments[at].encode("utf-8", "surrogatepass")
@@ -100,12 +100,12 @@ def _encode(arguments: list[Any]) -> list[int]:
 
 
 def _decode(arguments: list[Any], encoded: list[int]) -> list[Any]:
-    """Undoes _encode()."""
+    """Reverses _encode()."""
     return [value.decode("utf-8", "surrogatepass") if at in encoded else value for at, value in enumerate(arguments)]
 
 
 def _builtin_of(kind: type) -> Any:
-    """Returns the built-in exception class that it is or derives from."""
+    """Returns the built-in exception class that `kind` is or derives from."""
     return next(cls for cls in kind.__mro__ if getattr(builtins, cls.__name__, None) is cls)
 
 
@@ -120,9 +120,9 @@ def _is_plain(value: Any) -> bool:
 def unpack(
     text: str, stage: str, process: str, item: int, trace: str, packed: bytes, kind: str = "SourceError"
 ) -> BaseException:
-    """Returns the exception, caused by a StageFailed that describes where; or only the StageFailed, if the exception
-    cannot be created. The bytes may come from another rank: nothing is unpickled or imported, and no code of the
-    exception's class runs."""
+    """Returns the exception, whose cause is a StageFailed with the place of the failure, or only the StageFailed if the
+    exception cannot be recreated. The bytes may come from another rank: nothing is unpickled or imported, and no code
+    of the exception's class runs."""
     failed = StageFailed(text)
     failed.stage, failed.process, failed.item, failed.traceback = stage, process, item, trace
     if not packed:
@@ -134,7 +134,7 @@ def unpack(
     try:
         if original.__cause__ is None and not isinstance(original, StageFailed):
             original.__cause__ = failed
-    except Exception:  # raised by its class
+    except Exception:  # raised by the exception's class
         return failed
     return original
 
@@ -156,8 +156,8 @@ def _original(packed: bytes) -> BaseException | None:
 
 
 def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException | None:
-    """Returns None unless it is an Exception whose class is imported here: another process's SystemExit must not end
-    this one."""
+    """Recreates an exception. Returns None unless it is an Exception whose class is imported here, because another
+    process's SystemExit must not end this one."""
     found: Any = find(name)
     if found is None or not issubclass(found, Exception) or hasattr(found, "__del__"):
         return None

@@ -1,4 +1,4 @@
-"""Computes how many items a pipeline yields, if that is known in advance."""
+"""Computes the number of items that a pipeline yields, if it is known in advance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Copy(NamedTuple):
     workers: int
 
     def share_of(self, items: int) -> int:
-        """Returns how many of the items are this worker's if they are dealt in turns."""
+        """Returns how many of the items this worker gets if they are dealt in turn."""
         return (items - self.number + self.workers - 1) // self.workers
 
 
@@ -29,7 +29,7 @@ class _Lengths:
         _, self._dispatched, self._collected, _ = graph.place(workers, ordered)
 
     def of(self, at: int, worker: _Copy | None = None) -> int:
-        """Returns the items of a stage: of the copy in `worker`, or of all its copies."""
+        """Returns the number of items of a stage: of its copy in `worker`, or of all copies."""
         name = self._steps[at].name
         if worker is None and name == self._collected:
             return sum(self.of(at, _Copy(number, self._workers)) for number in range(self._workers))
@@ -62,7 +62,8 @@ class _Lengths:
         raise TypeError(f"the number of items that {step.operation} yields is not known in advance")
 
     def _of_shard(self, at: int, items: int, worker: _Copy | None) -> int:
-        """A shard before or after a dispatch divides among ranks; a shard after another shard does nothing."""
+        """Returns the items of a shard. Before or after a dispatch, a shard divides among ranks; after another shard,
+        it does nothing."""
         steps, before = self._steps, self._before(at)
         is_dealt = any(steps[each].operation in ("shard", "dispatch") for each in before) or any(
             step.operation == "dispatch" and at in self._before(after) for after, step in enumerate(steps)
@@ -75,12 +76,12 @@ class _Lengths:
         return worker.share_of(items)
 
     def _before(self, at: int) -> set[int]:
-        """Returns the stages before a stage."""
+        """Returns the stages that feed a stage, directly or indirectly."""
         inputs = self._steps[at].inputs
         return set(inputs).union(*(self._before(each) for each in inputs))
 
 
 def length_of(steps: list[Step], graph: Graph, *, workers: int = 0, ordered: bool = False, on_error: str = "raise") -> int:
-    """Returns the items of an epoch of one rank. With workers, stages such as batch and take see only their worker's
-    items. Raises TypeError if the number is unknown."""
+    """Returns the number of items in an epoch of one rank. With workers, stages such as batch and take only see their
+    worker's items. Raises TypeError if the number is unknown."""
     return _Lengths(steps, graph, workers, ordered, on_error).of(len(steps) - 1)

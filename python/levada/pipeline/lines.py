@@ -1,4 +1,4 @@
-"""Lines of text files as items, read by byte range, so that each process reads only its own."""
+"""Reads lines of text files as items, by byte range, so that each process reads only its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 _BLOCK = 1 << 16
-"""Bytes of lines to read at a time; the file's stamp is checked once per block."""
+"""Bytes of lines to read at a time. The file's stamp is checked once per block."""
 _SAMPLES, _SAMPLE = 64, 4096
-"""Blocks of a file that its stamp covers, and bytes of each."""
+"""Number of blocks of a file that its stamp covers, and bytes of each."""
 
 
 class FileStamp(NamedTuple):
@@ -29,7 +29,7 @@ class FileStamp(NamedTuple):
     size: int
     modified_ns: int
     changed_ns: int
-    """Also changes with permissions, owners and names; `sampled` then decides."""
+    """Time of the last change. It also changes with permissions, owners and names; `sampled` then decides."""
     sampled: str
     """Digest of evenly spaced blocks."""
 
@@ -44,8 +44,8 @@ class ByteRange(NamedTuple):
 
 
 class ByteRanges:
-    """Files divided into ranges of `size` bytes, by index. Readers check that the files are unchanged since this was
-    made."""
+    """Files divided into ranges of `size` bytes, by index. Readers check that the files have not changed since this
+    object was made."""
 
     def __init__(self, paths: Paths, size: int) -> None:
         if size < 1:
@@ -70,8 +70,8 @@ class ByteRanges:
         return ByteRange(self.paths[file], begin, min(begin + self.size, stamp.size), stamp)
 
     def content(self) -> str:
-        """Returns a digest of how the files are divided and of their sizes, times of change and sampled blocks. Raises
-        SourceError if a file has changed since this was made."""
+        """Returns a digest of how the files are divided, and of their sizes, times of change and sampled blocks. Raises
+        SourceError if a file has changed since this object was made."""
         for path, stamp in zip(self.paths, self.stamps, strict=True):
             if (now := _stamp_of_path(path))[:4] != stamp[:4] or now.sampled != stamp.sampled:
                 raise SourceError(_changed(path))
@@ -110,8 +110,8 @@ def _sampled_digest(fd: int, size: int) -> str:
 
 
 def _has_changed(path: str, file: BinaryIO, stamp: FileStamp, changed_ns: int) -> bool:
-    """Returns whether the content has changed since `stamp`; `changed_ns` is the latest change time at which it had
-    not."""
+    """Returns whether the content has changed since `stamp`. `changed_ns`: the latest time of change at which it was
+    known to be unchanged."""
     status = os.fstat(file.fileno())
     if (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) != stamp[:4]:
         return True
@@ -119,12 +119,12 @@ def _has_changed(path: str, file: BinaryIO, stamp: FileStamp, changed_ns: int) -
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file without waiting for the writer of a named pipe."""
+    """Opens a file without waiting for a named pipe's writer."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 class Lines:
-    """The lines of a range, as text without line ends. Its state is a byte offset."""
+    """The lines of a range as text, without line ends. Its state is a byte offset."""
 
     def __init__(self, range_: ByteRange) -> None:
         self._range = range_
@@ -147,7 +147,7 @@ class Lines:
                         return
                     text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
                     if self._at == 0:
-                        text = text.removeprefix("\ufeff")  # A byte order mark.
+                        text = text.removeprefix("\ufeff")  # byte order mark
                     self._at += len(line)
                     yield text
 

@@ -11,7 +11,7 @@ from levada.base.errors import InvalidArgument, InvalidType
 
 CONTEXTS = ("spawn", "forkserver", "fork")
 _FOREVER = 1e8
-"""Seconds: effectively no limit, yet few enough for a clock."""
+"""In seconds: effectively no limit, but small enough for a clock."""
 _MAX_WORKERS = 1022
 """An engine has at most 1024 processes, two of which are the dispatching process and this one."""
 
@@ -64,7 +64,7 @@ class Options:
             raise InvalidArgument(f"seed must be from 0 to 2**64 - 1, got {self.seed}")
 
     def _set_integer(self, name: str) -> int:
-        """Converts an option to an int, and returns it."""
+        """Converts an option to an int in place, and returns it."""
         number = whole_number(name, getattr(self, name))
         object.__setattr__(self, name, number)
         return number

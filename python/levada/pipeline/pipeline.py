@@ -1,4 +1,4 @@
-"""Pipelines: a graph of stages as a value, and the place where it runs."""
+"""The Pipeline: an immutable graph of stages, which run() executes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ U = TypeVar("U")
 
 
 class Pipeline(Generic[T]):
-    """A source of items and the stages that they pass through: an immutable value. Each method returns a new pipeline.
+    """A source of items and the stages that they pass through. Immutable: each method returns a new pipeline.
 
         pipeline = (
-            levada.Pipeline(lines)          # any iterable, or a function that makes one; a levada.Corpus
+            levada.Pipeline(lines)          # any iterable, or a function that returns one; a levada.Corpus
             .shuffle(10_000)
             .dispatch()                     # the stages before this run once, in a separate process
             .map(parse)                     # the stages after it run in each worker
@@ -36,17 +36,18 @@ class Pipeline(Generic[T]):
         for batch in pipeline.run(workers=2):
             ...
 
-    `for item in pipeline` runs everything in this process.
+    `for item in pipeline` runs all stages in this process.
 
-    Each epoch iterates the source again; an epoch over a generator that an earlier one has read to its end raises
+    Each epoch iterates the source again. An epoch over a generator that an earlier epoch has read to its end raises
     InvalidArgument. If the source has state_dict() and load_state_dict(), these save and restore its position, as plain
-    values; without them a resumed run reads the earlier items again and drops them. An indexable source (a list, a
-    range, a numpy array, a data set of Hugging Face, or a map-style data set: one of torch, or any class with
-    __getitem__ and __len__ but without __iter__) resumes at once, and a shard() directly after it divides it without
-    reading other items.
+    values; otherwise, a resumed run reads the earlier items again and drops them. An indexable source resumes
+    immediately, and a shard() directly after it divides it without reading other items. Indexable are a list, a range,
+    a numpy array, a data set of Hugging Face, and a map-style data set: one of torch, or any class with __getitem__ and
+    __len__ but without __iter__.
 
-    Every stage takes a `name`, which failures, show() and stats() use. on_error="skip" leaves out an item whose
-    function raises, and counts it; "raise" raises; the default is the on_error of run().
+    Every stage takes a `name`, which failures, show() and stats() use. map, filter and flat_map also take `on_error`:
+    "skip" leaves out an item for which the function raises, and counts it; "raise" raises. It defaults to the on_error
+    of run().
     """
 
     def __init__(self, source: Iterable[T] | Callable[[], Iterable[T]] | Corpus, *, name: str | None = None) -> None:
@@ -74,8 +75,9 @@ class Pipeline(Generic[T]):
 
     @classmethod
     def from_lines(cls, paths: Paths, *, range_bytes: int = 4 << 20, name: str | None = None) -> Pipeline[str]:
-        """Yields the lines of text files, such as a .jsonl, unchanged. Reads the files in ranges of `range_bytes`. A
-        shard() directly after this divides the ranges, so that each copy reads only its own."""
+        """Returns a pipeline that yields the lines of text files, such as a .jsonl, unchanged. Reads the files in
+        ranges of `range_bytes`. A shard() directly after this divides the ranges, so that each copy reads only its
+        own."""
         ranges: Pipeline[Any] = cls(ByteRanges(paths, range_bytes))  # type: ignore[arg-type]
         return ranges._then("flat_map", name, function=Lines, on_error="raise")
 
@@ -97,10 +99,12 @@ class Pipeline(Generic[T]):
         name: str | None = None,
         on_error: str | None = None,
     ) -> Pipeline[U]:
-        """Calls `function` on each item and yields the results. With `threads`, that many threads of each process call
-        it in parallel, for functions that wait or release the GIL. Each process keeps the order of its items. The order
-        across workers is that of one process if all stages there make one item from each item. Otherwise it is only
-        with run(ordered=True), where the consumer calls `function`."""
+        """Calls `function` on each item and yields the results.
+
+        With `threads`, that many threads of each process call it in parallel, which helps functions that wait or
+        release the GIL. Each process keeps the order of its items. Across workers, the order is that of a single
+        process if all stages in the workers make one item from each item. Otherwise this requires run(ordered=True),
+        and the consumer calls `function`."""
         return self._then("map", name, function=function, on_error=on_error, threads=threads)
 
     def filter(
@@ -123,7 +127,7 @@ class Pipeline(Generic[T]):
         collate: Callable[[list[T]], Any] | None = None,
         name: str | None = None,
     ) -> Pipeline[Any]:
-        """Groups items into lists of `size`. The last list (in workers, of each worker) holds the rest, unless
+        """Groups items into lists of `size`. The last list, in each worker, has the remaining items, or is dropped with
         `drop_last`. `collate`, such as torch's default_collate, is called on each list."""
         return self._then("batch", name, size=size, drop_last=drop_last)._collated("batch", collate)
 
@@ -141,13 +145,11 @@ class Pipeline(Generic[T]):
         """Groups items of similar length into lists, which need little padding.
 
         - `length`: a function that returns the length of an item, or the field of a dict whose len() is the length.
-        - `boundaries`: increasing lengths at which the next bucket begins: [512, 1024] makes buckets of lengths up to
-          511, 512 to 1023, and 1024 or more.
-        - `size`, `max_tokens`: a bucket is emitted when it has `size` items, and before its longest length times its
-          number of items would exceed `max_tokens`. An item counts as at least one token. At least one of the two is
-          required.
-        - `drop_last`: leave out the items that are in buckets at the end. Otherwise they are emitted, shortest bucket
-          first.
+        - `boundaries`: increasing lengths at which a new bucket begins: [512, 1024] makes buckets of lengths up to 511,
+          512 to 1023, and 1024 or more.
+        - `size`, `max_tokens`: emit a bucket when it has `size` items, and before its longest length times its number
+          of items would exceed `max_tokens`. An item counts as at least one token. At least one of the two is required.
+        - `drop_last`: discards the items left in buckets at the end. Otherwise they are emitted, shortest bucket first.
         - `collate`: makes a batch from each list, such as levada.collate_padded.
 
         Raises InvalidArgument, naming the item, for an item longer than `max_tokens`."""
@@ -185,24 +187,24 @@ class Pipeline(Generic[T]):
         dtype: str = "int64",
         name: str | None = None,
     ) -> Pipeline[dict[str, Any]]:
-        """Packs documents into rows, with the fields of a Corpus's packed samples.
+        """Packs documents into rows with the fields of a Corpus's packed samples.
 
-        A document is a one-dimensional array or tensor of token ids, or a dict with one in the field `tokens`. The
-        other fields of a dict have one element for each token and are packed with them.
+        A document is a one-dimensional array or tensor of token ids, or a dict that has one in the field `tokens`. The
+        other fields of such a dict have one element for each token and are packed with the tokens.
 
-        - `sequence`: positions per row, S. A position has a token, and the next token as its label.
-        - `method`: "cut" concatenates documents and cuts: row i is tokens i * S to i * S + S of all, the last one only
-          a label. "best-fit" keeps documents whole and separate: a document of L tokens takes L - 1 positions, and a
-          document of fewer than two tokens takes none.
-        - `buffer`: how many documents "best-fit" chooses from. Each time it packs them, by best fit decreasing, it
-          emits the fuller half of the rows and keeps the other documents, at most eight times.
-        - `pad_to`: "best-fit" pads each document to a multiple of it, "cut" the content of the last row. Must divide S.
-        - `partial`: whether "cut" pads the tokens at the end that do not fill a row ("pad") or leaves them out
-          ("drop").
-        - `too_long`: whether "best-fit" cuts rows off a document of more than S positions and packs the rest ("cut")
+        - `sequence`: number of positions per row, S. A position has a token, and the next token as its label.
+        - `method`: "cut" concatenates documents and cuts them: row i has tokens i * S to i * S + S of all, the last one
+          only as a label. "best-fit" keeps documents whole and separate: a document of L tokens takes L - 1 positions,
+          and a document of fewer than two tokens takes none.
+        - `buffer`: number of documents that "best-fit" chooses from. Each time it packs them, by best fit decreasing,
+          it emits the fuller half of the rows and keeps the other documents, at most eight times.
+        - `pad_to`: "best-fit" pads each document to a multiple of this, "cut" the content of the last row. Must divide
+          S.
+        - `partial`: whether "cut" pads the tokens at the end that do not fill a row ("pad") or discards them ("drop").
+        - `too_long`: whether "best-fit" cuts rows off a document of more than S positions and packs the rest ("cut"),
           or raises ("error").
-        - `max_documents`: maximum number of documents that "best-fit" puts into a row; None: one per 32 positions, at
-          least 64.
+        - `max_documents`: maximum number of documents that "best-fit" puts into a row. None means one per 32 positions,
+          but at least 64.
 
         A row is a dict of torch tensors if the documents are torch tensors, and otherwise of numpy arrays. M is
         `max_documents`, and 1 for "cut".
@@ -211,15 +213,16 @@ class Pipeline(Generic[T]):
           segment.
         - `loss_mask`: float32 [S], 1 if there is a label and 0 in padding.
         - `cu_seqlens`: int32 [M + 2], the starts of segments; the last entries are S. A segment is a document (for
-          "cut", the whole content of the row) or the padding at the end.
+          "cut", the entire content of the row) or the padding at the end.
         - `max_seqlen`: int32 [], the length of the longest segment.
         - the other fields of the documents: [S], 0 in padding. `labels` (integers, -100 for no loss) and `loss_mask`
-          (numbers) belong to the token at the same position, so a row has them at the position where that token is the
-          label. If documents have `labels`, the labels of padding are -100, and `loss_mask` is 0 for negative labels.
+          (numbers) belong to the token at the same position, so a row has them at the position whose label is that
+          token. If documents have `labels`, the labels of padding are -100, and `loss_mask` is 0 for negative labels.
 
-        A state names the pending documents but does not contain them: a resumed run reads them again. Raises
+        A state names the pending documents but does not contain them; a resumed run reads them again. Raises
         InvalidArgument, naming the stage, the item and the field, for token ids that are not integers or are negative,
-        for more than one dimension, and for fields of other lengths or dtypes or with other names than before."""
+        for documents of more than one dimension, and for fields whose lengths, dtypes or names differ from the earlier
+        ones."""
         arguments = {
             "sequence": sequence,
             "method": method,
@@ -238,8 +241,8 @@ class Pipeline(Generic[T]):
         return self._then("shuffle", name, buffer=buffer, seed=seed)
 
     def shard(self, *, name: str | None = None) -> Pipeline[T]:
-        """Keeps this copy's items: every n-th, for n copies. Directly after an indexable source, only this copy's items
-        are read. Directly after from_lines(), each copy reads its own byte ranges and keeps all lines in them."""
+        """Keeps this copy's items: every n-th for n copies. Directly after an indexable source, reads only this copy's
+        items. Directly after from_lines(), each copy reads its own byte ranges and keeps all lines in them."""
         stage = self._stage
         if stage.operation == "flat_map" and stage.arguments["function"] is Lines:
             shard = Stage("shard", name, stage.inputs, {})
@@ -247,41 +250,41 @@ class Pipeline(Generic[T]):
         return self._then("shard", name)
 
     def take(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """Yields the first `count` items. In workers these are the first of each worker: put it before dispatch(), or
-        pass ordered=True to run()."""
+        """Yields the first `count` items. In workers, these are the first items of each worker; for the first items
+        overall, place it before dispatch(), or pass ordered=True to run()."""
         return self._then("take", name, count=count)
 
     def skip(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """Yields all but the first `count` items; in workers, of each worker, as take() does."""
+        """Yields all but the first `count` items; in workers, all but the first items of each worker, as take()
+        does."""
         return self._then("skip", name, count=count)
 
     def repeat(self, times: int | None = None, *, name: str | None = None) -> Pipeline[T]:
-        """Repeats the items `times` times, endlessly by default, reshuffled each time."""
+        """Repeats the items `times` times, by default endlessly, and reshuffles them each time."""
         return self._then("repeat", name, times=times)
 
     def cache(self, folder: str | os.PathLike[str], *, key: str = "", name: str | None = None) -> Pipeline[T]:
-        """Writes the items to a file in `folder` during the first complete pass. Later passes, also of later runs, read
-        them from that file, and the stages before this do not run again.
+        """Writes the items to a file in `folder` during the first complete pass. Later passes, also in later runs, read
+        them from that file, and the stages before cache() do not run again.
 
-        All epochs have the items of the first one, in its order: put shuffle() after this. A function before it that
-        draws random numbers is not called again. Each part of a shard() has its own file. Items are containers of plain
-        values, arrays, tensors and objects of classes registered with levada.register(); nothing is pickled, and a file
-        that has been changed runs no code. A file is complete or absent: a pass that does not reach its end leaves
-        none.
+        All epochs have the items of the first one, in its order, so place shuffle() after cache(). A function before it
+        that draws random numbers is not called again. Each part of a shard() has its own file. Items are containers of
+        plain values, arrays, tensors, and objects of classes registered with levada.register(). Nothing is pickled, and
+        a modified file cannot run code. A file is complete or absent: a pass that does not reach its end leaves none.
 
         The file records `key`, the stages that made it with their parameters, and the content of sources whose content
         is known: the options and digest of a Corpus, the files of from_lines(), the file of a numpy.memmap, and the
-        length of a list, tuple, range or array. If they differ, the run raises InvalidArgument. If files change while
-        a run has its processes, its next epoch raises SourceError. Changed functions and other changed data are not
-        detected, so put something that identifies them, such as a version, into `key`."""
+        length of a list, tuple, range or array. If any of these differ, the run raises InvalidArgument. If files change
+        while a run has its processes, its next epoch raises SourceError. Changed functions and other changed data are
+        not detected, so include something that identifies them in `key`, such as a version."""
         return self._then("cache", name, folder=os.fspath(folder), key=key)
 
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
-        """Yields tuples of one item from each pipeline; ends with the shortest."""
+        """Yields tuples of one item from each pipeline. Ends with the shortest pipeline."""
         return Pipeline._of(Stage("zip", name, self._inputs("zip", others), {}))
 
     def concat(self, *others: Pipeline[T], name: str | None = None) -> Pipeline[T]:
-        """Yields all items of this pipeline, then those of each other one."""
+        """Yields all items of this pipeline, then all items of each other pipeline."""
         return Pipeline._of(Stage("concat", name, self._inputs("concat", others), {}))
 
     def interleave(
@@ -292,12 +295,12 @@ class Pipeline(Generic[T]):
         seed: int | None = None,
         name: str | None = None,
     ) -> Pipeline[T]:
-        """Yields one item at a time from this or another pipeline, chosen at random by `weights`, in a different order
-        each epoch; without weights, from all of them in turn. A pipeline that must not end can repeat().
+        """Yields one item at a time from one of the pipelines, chosen at random by `weights`, in a different order each
+        epoch. Without weights, takes turns. A pipeline that must not end can repeat().
 
-        stop: "first" ends when a pipeline ends, "last" when all have ended; until then the choice is among the others.
-        With "cycle" a pipeline that ends restarts, with the seeds of a further epoch, until each has ended once, so
-        that every item is yielded at least once and the weights hold to the end."""
+        stop: "first" ends when a pipeline ends; "last" ends when all have ended, and until then chooses among the
+        others. With "cycle", a pipeline that ends restarts, with the seeds of a further epoch, until each has ended
+        once. Every item is then yielded at least once, and the weights hold to the end."""
         inputs = self._inputs("interleave", others)
         if stop == "cycle":
             inputs = tuple(Pipeline._of(each).repeat()._stage for each in inputs)
@@ -305,8 +308,8 @@ class Pipeline(Generic[T]):
         return Pipeline._of(Stage("interleave", name, inputs, checked_arguments("interleave", arguments)))
 
     def fork(self, branches: int = 2, *, buffer: int = 1000, name: str | None = None) -> list[Pipeline[T]]:
-        """Returns `branches` pipelines with the same items, to be joined again. One branch may be up to `buffer` items
-        ahead of another."""
+        """Returns `branches` pipelines with the same items, to be joined again later. One branch may be up to `buffer`
+        items ahead of another."""
         arguments = checked_arguments("fork", {"branches": branches, "buffer": buffer})
         forked = Stage("fork", name, (self._stage,), arguments)
         return [Pipeline._of(Stage("branch", None, (forked,), {"index": at})) for at in range(arguments["branches"])]
@@ -328,8 +331,8 @@ class Pipeline(Generic[T]):
     def transform(
         self, function: Callable[..., Iterable[U]], *others: Pipeline[Any], name: str | None = None
     ) -> Pipeline[U]:
-        """Calls `function` with an iterator over the items, and one over the items of each other pipeline, and yields
-        the items of the iterable that it returns. A generator function can do here what no other stage does."""
+        """Calls `function` with an iterator over the items and an iterator over the items of each other pipeline.
+        Yields the items of the iterable that it returns. A generator function can express what no other stage does."""
         check_function("function of transform()", function)
         inputs = self._inputs("transform", others)
         arguments = {"open": Transformer(function), "what": describe(function)}
@@ -369,35 +372,36 @@ class Pipeline(Generic[T]):
         allow_pickle: bool = False,
         on_worker_death: str = "raise",
     ) -> Run[T]:
-        """Returns a Run of the pipeline; each `for` over it is an epoch.
+        """Returns a Run of the pipeline. Each `for` over it is an epoch.
 
-        - `workers`: number of worker processes; 0 runs all stages in this process.
-        - `context`: multiprocessing's start method: "spawn", "forkserver", or "fork" while this process has no threads
-          of Levada. Arguments of stages are pickled; lambdas and local functions, by cloudpickle.
-        - `worker_prefetch`, `main_prefetch`: how many items may wait for each worker, and from each worker for this
-          process. Many small items that are made quickly count as one.
+        - `workers`: number of worker processes. 0 runs all stages in this process.
+        - `context`: multiprocessing's start method: "spawn", "forkserver", or "fork", if this process has no threads of
+          Levada. The arguments of stages are pickled; cloudpickle pickles lambdas and local functions.
+        - `worker_prefetch`, `main_prefetch`: maximum number of items that wait for each worker, and from each worker
+          for this process. Many small items that are made quickly count as one.
         - `prefetch_bytes`: limits each of these queues in bytes.
         - `snapshot_every`: number of items after which a process saves its position for state_dict(); a resumed run may
-          make that many items again. 0: as often as 1% of the time allows. A state is exact at any item either way.
-        - `seed`: seeds all random draws. By default it is drawn, the same on all ranks of `group`.
-        - `ordered`: keeps the order of a single process for any stages. Stages that make one item from each item keep
-          it anyway.
-        - `on_error`: what a stage without an on_error does when its function raises: "raise" or "skip".
-        - `worker_init`: called in each worker with its number, once it has started.
-        - `threads`: threads of torch and OpenMP in each process; 0 leaves them unchanged.
-        - `timeout`, `start_timeout`: seconds for an item, and for the processes to start.
-        - `group`: the ranks that shard() divides items among and fullsync() keeps together: a process group of
-          torch.distributed, or the Membership that join() returns. Iterating is then collective, and otherwise local.
-          In a job of several ranks a pipeline with shard() or fullsync() needs either `group` or alone=True, and raises
-          InvalidArgument without them.
-        - `alone`: this rank reads everything, independently of other ranks.
+          make that many items again. 0 saves as often as 1% of the time allows. A state is exact at any item either
+          way.
+        - `seed`: seeds all random draws. By default it is drawn, and is the same on all ranks of `group`.
+        - `ordered`: keeps the order of a single process for all stages. Stages that make one item from each item always
+          keep it.
+        - `on_error`: "raise" or "skip", for stages without their own on_error when their function raises.
+        - `worker_init`: called in each worker with its index, once the worker has started.
+        - `threads`: number of threads of torch and OpenMP in each process. 0 leaves it unchanged.
+        - `timeout`, `start_timeout`: seconds to wait for an item, and for the processes to start.
+        - `group`: the ranks among which shard() divides items and which fullsync() keeps together: a process group of
+          torch.distributed, or the Membership that join() returns. Iterating is then collective, otherwise local. In a
+          job of several ranks, a pipeline with shard() or fullsync() raises InvalidArgument without either `group` or
+          alone=True.
+        - `alone`: lets this rank read everything, independently of other ranks.
         - `record`: records the activity of each process over time, for write_trace().
-        - `allow_pickle`: whether state_dict() may pickle values that are not plain in the states of sources, and
-          load_state_dict() may unpickle them. Unpickling runs any code that a state names.
-        - `on_worker_death`: what happens when a process of the pipeline is killed or exits. "raise" raises PeerLost.
-          "replace" warns, restarts all its processes and resumes after the last item taken, in the same order; no item
-          is lost or repeated. Functions are called again for items in flight. The third death after the same item
-          raises PeerLost. Not with fullsync().
+        - `allow_pickle`: lets state_dict() pickle values that are not plain in the states of sources, and
+          load_state_dict() unpickle them. Unpickling runs any code that a state names.
+        - `on_worker_death`: how to react when a process of the pipeline is killed or exits. "raise" raises PeerLost.
+          "replace" warns, restarts all of the pipeline's processes and resumes after the last item taken, in the same
+          order; no item is lost or repeated, but functions are called again for items in flight. The third death after
+          the same item raises PeerLost. Not available with fullsync().
         """
         options = Options(
             workers=workers,
@@ -422,7 +426,7 @@ class Pipeline(Generic[T]):
         return Run(self._stage, options)
 
     def show(self, format: str = "text", *, workers: int = 2, ordered: bool = False) -> str:
-        """Returns the stages, and the process that each runs in, as "text", "json" or "mermaid"."""
+        """Returns the stages, and the process that runs each of them, as "text", "json" or "mermaid"."""
         return _levada.show_graph(self._graph, format, workers, ordered, None)
 
     def __repr__(self) -> str:
@@ -430,8 +434,8 @@ class Pipeline(Generic[T]):
 
 
 def native(dispatch: NativeSource | None, work: NativeSource) -> Pipeline[Any]:
-    """Returns a pipeline of native sources: `dispatch`, if given, in the dispatching process, and `work` in each
-    worker, on the items that are dispatched to it."""
+    """Returns a pipeline of native sources: `dispatch`, if there is one, runs in the dispatching process, and `work` in
+    each worker, on the items that are dispatched to it."""
     if dispatch is None:
         source = Stage("source", "workers", (), {"source": work})
         return Pipeline._of(Stage("shard", None, (source,), {}))

@@ -1,4 +1,4 @@
-"""The position in an epoch of a pipeline, as saved in states."""
+"""The position in an epoch of a pipeline, as states save it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Position(NamedTuple):
     """A position in an epoch of one rank."""
 
     stages: list[str]
-    """The names of the stages."""
+    """Names of the stages."""
     workers: int
     keeps_order: bool
     rank: int
@@ -28,16 +28,16 @@ class Position(NamedTuple):
     items: int
     """Number of items taken."""
     at: int
-    """Number of items taken when `cursor` was saved: fewer than `items` after a failure."""
+    """Number of items taken when `cursor` was saved; less than `items` after a failure."""
     cursor: Any
-    """The cursor of the C++ core. None: the items are made again from the first one."""
+    """Cursor of the C++ core. None means that the items are made again from the first one."""
 
     def encode(self) -> bytes:
         return _levada.pack_state(list(self))
 
     @staticmethod
     def decode(packed: bytes) -> Position:
-        """Decodes untrusted bytes. Raises CorruptMessage."""
+        """Decodes untrusted bytes. Raises CorruptMessage if they are damaged."""
         fields = _levada.unpack_state(packed)
         types = [list, int, bool, int, int, int, int]
         if type(fields) is list and len(fields) == 8 and [type(each) for each in fields[:7]] == types:
@@ -55,7 +55,7 @@ class Saved(NamedTuple):
     seed: int
     epoch: int
     position: Position | None
-    """None: between two epochs."""
+    """None between two epochs."""
 
     def encode(self) -> dict[str, Any]:
         packed = None if self.position is None else self.position.encode()
@@ -69,7 +69,8 @@ class Saved(NamedTuple):
 
     @staticmethod
     def decode(state: Any) -> Saved:
-        """Decodes an untrusted state. Raises InvalidArgument for anything that is not a state, and CorruptMessage."""
+        """Decodes an untrusted state. Raises InvalidArgument if it is not a state, and CorruptMessage if it is
+        damaged."""
         if not isinstance(state, Mapping) or state.get("version") != VERSION:
             raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
         seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))
@@ -83,13 +84,13 @@ class Saved(NamedTuple):
 
 
 def place_in(job: Membership | None) -> tuple[int, int]:
-    """Returns rank and size; 0 and 1 if this rank runs the pipeline alone."""
+    """Returns the rank and the number of ranks; 0 and 1 if this rank runs the pipeline alone."""
     return (0, 1) if job is None else (job.rank, job.size)
 
 
 def decode_states(state: Any) -> tuple[Saved, list[Position]]:
-    """Decodes the state of one rank, or a list of those of all ranks. Returns the first, and the positions of all.
-    Raises as Saved.decode() does, and InvalidArgument for states that are not of one epoch of one run."""
+    """Decodes the state of one rank, or a list with the states of all ranks. Returns the first state and the positions
+    of all. Raises the errors of Saved.decode(), and InvalidArgument if the states are not from one epoch of one run."""
     if not isinstance(state, Sequence):
         saved = Saved.decode(state)
         return saved, [] if saved.position is None else [saved.position]
@@ -108,8 +109,8 @@ def decode_states(state: Any) -> tuple[Saved, list[Position]]:
 
 def position_of_rank(loaded: Sequence[Position], rank: int, ranks: int, *, takes_turns: bool) -> Position:
     """Returns the position at which rank `rank` of `ranks` resumes. `takes_turns`: whether item j of rank r of R is
-    item j * R + r of one rank, so that the ranks can differ from those of the run that saved the positions. Raises
-    InvalidArgument unless they can."""
+    item j * R + r of a single rank, so that the number of ranks may differ from that of the run that saved the
+    positions. Raises InvalidArgument if the ranks cannot resume."""
     own = [position for position in loaded if (position.rank, position.ranks) == (rank, ranks)]
     if own:
         return own[0]
@@ -133,7 +134,7 @@ def position_of_rank(loaded: Sequence[Position], rank: int, ranks: int, *, takes
 
 
 def _share(items: int, rank: int, ranks: int) -> int:
-    """Returns how many of the first `items` belong to one rank if ranks take them in turns."""
+    """Returns how many of the first `items` belong to one rank if ranks take them in turn."""
     return (items - rank + ranks - 1) // ranks
 
 

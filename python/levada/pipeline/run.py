@@ -32,21 +32,21 @@ from levada.pipeline.workers import WorkerGroup, startable_again
 T = TypeVar("T")
 
 _GRACE = 5.0
-"""Seconds for processes to end on request."""
+"""Seconds within which processes must end on request."""
 _SCHEDULED = 0.2
-"""Seconds for a process to exit after it has announced its end."""
+"""Seconds within which a process must exit after it has announced its end."""
 _PATIENCE = 30.0
-"""Seconds that close() waits for another thread to stop starting processes."""
+"""Seconds that close() waits for another thread that is starting processes to stop."""
 _END_OF_EPOCHS = 2**63
-"""Epoch numbers are below this, as in the C++ core."""
+"""Epoch numbers are less than this, as in the C++ core."""
 _MAX_DEATHS = 3
-"""How often processes may die after the same item."""
-_numbers = GroupNumbers()  # of runs with fullsync()
+"""Number of times that processes may die after the same item."""
+_numbers = GroupNumbers()  # numbers runs with fullsync()
 
 
 class Run(Generic[T]):
-    """A running pipeline, which Pipeline.run() returns. Each `for item in run` is an epoch. Its processes start with
-    the first epoch and run until close(), the end of a `with` block, or until the object is dropped.
+    """A running pipeline, which Pipeline.run() returns. Each `for item in run` is an epoch. The processes start with
+    the first epoch and run until close(), the end of a `with` block, or until this object is dropped.
 
     One thread takes items. Other threads may concurrently call pause(), resume(), stats(), show(), write_report(),
     write_trace() and close(), which ends the loop. Their other calls raise InvalidArgument while an item is being
@@ -56,7 +56,7 @@ class Run(Generic[T]):
         self._end_stage = end
         self.options = options
         self._steps = steps_of(end)
-        self._keyed_steps = self._steps  # with the content of the sources in the keys of caches
+        self._keyed_steps = self._steps  # their cache keys include the content of the sources
         self._graph = build(self._steps, options.on_error, options.allow_pickle)
         self._roles, dispatch_boundary, _, one_to_one = self._graph.place(options.workers, options.ordered)
         self._keeps_order = options.workers == 0 or options.ordered or one_to_one
@@ -74,12 +74,12 @@ class Run(Generic[T]):
         self._last_report: bytes | None = None
         self._begun: int | None = None
         self._is_over = self._is_stuck = False
-        self._deaths, self._died_at = 0, (-1, -1)  # deaths after one item, and that item: epoch and number
+        self._deaths, self._died_at = 0, (-1, -1)  # number of deaths after one item; epoch and index of that item
         self._starting = threading.RLock()
-        self._is_closing = False  # whether close() waits for a thread that starts processes
+        self._is_closing = False  # whether close() waits for a thread that is starting processes
         self._owner = os.getpid()
         self._ranks: Membership | None = None  # the ranks that wait in fullsync()
-        self._before: BaseException | None = None  # exception handled when the epoch began, not the reason for its end
+        self._before: BaseException | None = None  # exception in flight when the epoch began, not why it ends
         close_at_exit(self)
 
     def _expect_to_be_replaceable(self) -> None:
@@ -107,8 +107,8 @@ class Run(Generic[T]):
             return Epoch(self, consumer)
 
     def _check_contents(self) -> None:
-        """Raises SourceError if a source before a cache has changed since the processes started: the cache has the
-        items of what it was."""
+        """Raises SourceError if a source before a cache has changed since the processes started: the cache then still
+        has the items of the earlier content."""
         if self._consumer is None:
             return
         if keys_of(with_contents(self._steps)) != keys_of(self._keyed_steps):
@@ -119,12 +119,12 @@ class Run(Generic[T]):
 
     def _begin_epoch(self, consumer: Consumer) -> None:
         """Begins the epoch, at the loaded state if there is one."""
-        self._begun = None  # unless the lines below return: a running epoch has ended
+        self._begun = None  # set again below, unless that raises: a running epoch has ended
         position = self._position()
         if position is None:
             consumer.reset(self._epoch, 0, 0, None)
             return
-        # A cursor of a run without workers does not fit one with workers: the same items are made again and dropped.
+        # Cursors of runs with and without workers are incompatible: the same items are made again and dropped.
         is_alike = (position.workers == 0) == (self.options.workers == 0)
         cursor = position.cursor if is_alike else None
         theirs, ours = (position.workers, position.keeps_order), (self.options.workers, self._keeps_order)
@@ -139,7 +139,7 @@ class Run(Generic[T]):
         self._loaded = []
 
     def _position(self) -> Position | None:
-        """Returns the loaded position as this rank resumes from it. Raises InvalidArgument if it cannot."""
+        """Returns the position to resume from, or None if none is loaded. Raises InvalidArgument if this rank cannot."""
         if not self._loaded:
             return None
         stages = self._stage_names()
@@ -156,7 +156,7 @@ class Run(Generic[T]):
 
     @contextmanager
     def _closed_if_asked(self, consumer: Consumer) -> Iterator[None]:
-        """Closes the run afterwards if a signal handler has called close() in the meantime."""
+        """Closes the run on exit if a signal handler has called close() in the meantime."""
         try:
             yield
         finally:
@@ -164,7 +164,7 @@ class Run(Generic[T]):
                 self.close()
 
     def __len__(self) -> int:
-        """Returns the number of items of an epoch. Raises TypeError if it is not known in advance."""
+        """Returns the number of items in an epoch. Raises TypeError if it is not known in advance."""
         options = self.options
         return length_of(
             self._steps, self._graph, workers=options.workers, ordered=options.ordered, on_error=options.on_error
@@ -172,14 +172,14 @@ class Run(Generic[T]):
 
     @property
     def seed(self) -> int:
-        """The seed of all random draws. If none was given, it is drawn, the same on all ranks."""
+        """The seed of all random draws. Drawn if none was passed to run(), and then the same on all ranks."""
         if self._seed is None:
             self.agree_on_seed(self._job())
         assert self._seed is not None
         return self._seed
 
     def agree_on_seed(self, job: Membership | None) -> None:
-        """Draws the seed if none was given. Collective over the ranks of `job`, which receive the same seed."""
+        """Draws the seed if none was passed to run(). Collective over the ranks of `job`, which get the same seed."""
         if self._seed is not None:
             return
         drawn = secrets.token_bytes(8)
@@ -203,11 +203,11 @@ class Run(Generic[T]):
 
     @property
     def is_started(self) -> bool:
-        """Whether its processes have started."""
+        """Whether the processes have started."""
         return self._consumer is not None
 
     def start(self) -> None:
-        """Starts its processes. Without this call the first epoch starts them."""
+        """Starts the processes. Without this call, the first epoch starts them."""
         self._start()
 
     @property
@@ -225,9 +225,9 @@ class Run(Generic[T]):
         another number of workers can resume from it if every stage makes one item from each item. Raises
         InvalidArgument after close() in the middle of an epoch.
 
-        After an exception of a stage in this process, or Ctrl-C, a resumed run makes the items since the previous state
-        again, or those since the beginning of the epoch, and drops them: stages here may have pulled items that they
-        have lost."""
+        After Ctrl-C, or an exception of a stage in this process, a resumed run makes the items since the previous
+        state, or since the beginning of the epoch, again and drops them, because stages may have lost items that they
+        pulled."""
         epoch, position = self._epoch, self._position()
         if position is None and self._begun is not None and not self._is_over:
             epoch, position = self._begun, self._save()
@@ -246,12 +246,12 @@ class Run(Generic[T]):
         return Position(self._stage_names(), self.options.workers, self._keeps_order, rank, ranks, items, at, cursor)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Makes the next pass resume where state_dict() was called, on a pipeline of the same stages. A state belongs
-        to one rank of `group`. A list of the states of all ranks can be loaded on each rank, which resumes at its own.
-        If only stages that make one item from each item follow the shard(), it can also be loaded on any other number
-        of ranks, which resume after the items that all of them had taken. Raises InvalidArgument if `state` is not such
-        a state, and CorruptMessage for a state that has been changed; the next pass raises InvalidArgument for a state
-        of other stages or ranks."""
+        """Makes the next pass resume where state_dict() was called, on a pipeline with the same stages. A state belongs
+        to one rank of `group`. A list with the states of all ranks can be loaded on each rank, which resumes from its
+        own. If the stages after the shard() all make one item from each item, the list can also be loaded on any other
+        number of ranks, which resume after the items that all ranks had taken. Raises InvalidArgument if `state` is not
+        a state, and CorruptMessage if it has been changed. The next pass raises InvalidArgument if the state has other
+        stages or ranks."""
         saved, loaded = decode_states(state)
         if self._seed is not None and self._consumer is not None and self._seed != saved.seed:
             self.close()
@@ -259,7 +259,7 @@ class Run(Generic[T]):
         self._begun = None
 
     def limit(self, items: int) -> None:
-        """Ends the loop after `items` more items; after resume() it can continue."""
+        """Ends the loop after `items` more items. It can continue after resume()."""
         consumer = self._start()
         with self._closed_if_asked(consumer):
             consumer.limit(items)
@@ -273,7 +273,7 @@ class Run(Generic[T]):
         self._order(self._start().resume)
 
     def _order(self, order: Callable[[], None]) -> None:
-        """Sends a command to the processes. If one of them has died and is to be replaced, next() does that."""
+        """Sends a command to the processes. If one of them has died and is to be replaced, next() does so."""
         try:
             order()
         except PeerLost as error:
@@ -282,7 +282,7 @@ class Run(Generic[T]):
                 raise lost or error from None
 
     def stats(self) -> RunStats:
-        """Returns the counts of the run so far, of each stage over all processes."""
+        """Returns the counts of the run so far, for each stage over all processes."""
         if (consumer := self._consumer) is None:
             return RunStats()
         counts = consumer.stats(self._graph)
@@ -290,23 +290,23 @@ class Run(Generic[T]):
         return RunStats(stages, **counts)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
-        """Returns the stats as the counters `levada_pipeline_..._total`, each with `labels`, for a MetricsExporter."""
+        """Returns the stats as counters `levada_pipeline_..._total`, each with `labels`, for a MetricsExporter."""
         if self._consumer is None:
             return []
         return self._consumer.metrics(self._graph, list((labels or {}).items()))
 
     def show(self, format: str = "text") -> str:
-        """Returns the stages and the process that each runs in, as "text", "json" or "mermaid"; for a started run, also
-        the bottleneck stage."""
+        """Returns the stages, and the process that runs each of them, as "text", "json" or "mermaid". For a started
+        run, also names the bottleneck stage."""
         return _levada.show_graph(self._graph, format, self.options.workers, self.options.ordered, self._consumer)
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page for a browser, while the pipeline runs or afterwards. It shows the graph with its processes,
-        the time that each stage worked and waited in each of them, and the bottleneck stage."""
+        """Writes an HTML page, while the pipeline runs or afterwards. It shows the graph with its processes, the time
+        that each stage worked and waited in each process, and the bottleneck stage."""
         self._write_history(page=os.fspath(path), trace="")
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes a trace of the processes' activity for Perfetto (ui.perfetto.dev), with a track for each stage. Needs
+        """Writes a trace of the processes' activity for Perfetto (ui.perfetto.dev), with one track per stage. Requires
         run(record=True)."""
         if not self.options.record:
             raise InvalidArgument("this pipeline was not recorded; start it with run(record=True)")
@@ -325,22 +325,22 @@ class Run(Generic[T]):
         return self._last_report
 
     def _record(self) -> None:
-        """Enables recording as run(record=True) does. No process must have been started yet."""
+        """Enables recording as run(record=True) does. No process may have been started before."""
         if self._consumer is not None and not self.options.record:
             raise InvalidArgument("this run has started without recording; start it with run(record=True)")
         self.options = dataclasses.replace(self.options, record=True)
 
     def close(self, grace: float = _GRACE) -> None:
-        """Ends the processes and waits for that. Processes that have not ended after `grace` seconds are killed, and a
-        warning says where they were. The next pass starts new ones. A running loop ends, on another thread too, and a
-        thread that waits for the processes to start raises InvalidArgument. Raises Timeout, after ending the other
-        processes, if such a thread does not return from a stage in this process."""
+        """Ends the processes and waits until they have ended. Kills those that still run after `grace` seconds, with a
+        warning that names the functions they were in. The next pass starts new ones. A running loop ends, also on
+        another thread, and a thread that waits for the processes to start raises InvalidArgument. If such a thread does
+        not return from a stage in this process, raises Timeout after ending the other processes."""
         if os.getpid() != self._owner:
             return
         self._note_exception()
         consumer = self._consumer
         if consumer is not None and not consumer.begin_close():
-            return  # in a signal handler, within a call on this thread, which closes it
+            return  # called by a signal handler within a call on this thread, which closes the run
         self._is_closing = True
         try:
             if not self._starting.acquire(timeout=_PATIENCE):
@@ -348,7 +348,7 @@ class Run(Generic[T]):
         finally:
             self._is_closing = False
         try:
-            consumer = self._consumer  # perhaps a new one, made in the meantime
+            consumer = self._consumer  # may have been created in the meantime
             if consumer is not None:
                 consumer.begin_close()
                 consumer.await_others()
@@ -360,8 +360,8 @@ class Run(Generic[T]):
             self._starting.release()
 
     def _note_exception(self) -> None:
-        """Notifies the ranks that wait in fullsync() of the exception that ends the current epoch on this rank: after
-        close() they learn at once that this rank has left, and the exception that may end it is not known yet."""
+        """Notifies the ranks that wait in fullsync() of the exception that ends the current epoch on this rank. close()
+        tells them only that this rank has left, and does so before the exception would be known."""
         error = handled()
         text = failure_text(error)
         if self._ranks is None or self._begun is None or self._is_over or not text or error is self._before:
@@ -370,7 +370,7 @@ class Run(Generic[T]):
             self._ranks.note_exception(text, -1)
 
     def _end(self, grace: float, is_idle: bool) -> None:
-        """Ends the processes, in an orderly way if no thread is in a call."""
+        """Ends the processes, in an orderly way unless a thread is in a call."""
         consumer, self._consumer = self._consumer, None
         workers, self._worker_group = self._worker_group, None
         deadline = time.monotonic() + grace
@@ -381,7 +381,7 @@ class Run(Generic[T]):
                 try:
                     consumer.shutdown(grace)
                 except Error:
-                    is_whole = False  # a process is already lost, which has been reported
+                    is_whole = False  # a process has already been lost and reported
                 self._last_report = consumer.report(self._graph, self.options.workers, self.options.ordered)
         finally:
             if workers is not None:
@@ -420,7 +420,7 @@ class Run(Generic[T]):
         if self._consumer is None:
             self._look_at_contents()
             if self.options.workers > 0 and self._worker_group is None:
-                if self._last_report is not None:  # of processes that have ended
+                if self._last_report is not None:  # from processes that have ended
                     self.options = startable_again(self.options)
                 tokenize_texts(self._steps, self._roles)
                 options, place = self._process_options(), place_in(self._job())
@@ -440,7 +440,7 @@ class Run(Generic[T]):
         return self._consumer
 
     def _look_at_contents(self) -> None:
-        """Makes the caches refuse files with items of other contents. Otherwise keeps the graph, whose sources know
+        """Makes the caches reject files with items of other content. Otherwise keeps the graph, whose sources know
         where the passes before a close() began."""
         before, self._keyed_steps = self._keyed_steps, with_contents(self._steps)
         if keys_of(self._keyed_steps) != keys_of(before):
@@ -451,8 +451,8 @@ class Run(Generic[T]):
         return dataclasses.replace(self.options, seed=self.seed, group=None)
 
     def _on_engine_error(self, kind: str, text: str, rank: int) -> Consumer | None:
-        """Raises an error of the engine, with what this process knows about the others; or returns the consumer that
-        continues, if processes are replaced."""
+        """Raises an error of the engine, with what this process knows about the others. If processes are replaced,
+        returns the consumer that continues instead."""
         workers = self._worker_group
         if workers is None:
             return None

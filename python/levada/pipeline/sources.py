@@ -1,4 +1,4 @@
-"""The sources of pipelines: any iterable, opened in the process that reads it."""
+"""Sources of pipelines: any iterable, opened in the process that reads it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class NativeSource:
 
 
 def is_factory(source: Any) -> bool:
-    """Returns whether it is a function that returns an iterable and is to be called in each epoch."""
+    """Returns whether `source` is a function that returns an iterable, to be called in each epoch."""
     return callable(source) and not hasattr(source, "__iter__") and not is_sequence(source)
 
 
 def is_sequence(source: Any) -> bool:
-    """Returns whether it is indexable, so that a partition is read without other items and resumes at once."""
+    """Returns whether `source` is indexable, so that a partition is read without other items and resumes
+    immediately."""
     if isinstance(source, Sequence):
         return True
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
@@ -38,15 +39,15 @@ def is_sequence(source: Any) -> bool:
 
 
 def _is_of_library(source: Any) -> bool:
-    """Returns whether its class yields the same items when iterated and by index. Other classes may shuffle in one of
-    the two."""
+    """Returns whether the class of `source` is known to yield the same items by iteration and by index. Other classes
+    may shuffle in one of the two."""
     classes = [("numpy", "ndarray"), ("torch", "Tensor"), ("datasets", "Dataset")]
     found = (getattr(sys.modules.get(module), name, None) for module, name in classes)
     return any(isinstance(source, cls) for cls in found if cls is not None)
 
 
 def _is_torch_map_style(source: Any) -> bool:
-    """Returns whether torch's DataLoader reads it by index, whatever it yields when iterated."""
+    """Returns whether torch's DataLoader reads `source` by index, whatever it yields when iterated."""
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(source, torch_data.Dataset):
         return False
@@ -55,8 +56,8 @@ def _is_torch_map_style(source: Any) -> bool:
 
 
 def divides_itself(source: Any) -> str:
-    """Returns whether the source opens only its partition if a shard directly follows: "no"; "in turns" if that is
-    every n-th item; otherwise "in parts"."""
+    """Returns whether the source opens only its partition if a shard directly follows: "no", "in turns" if the
+    partition is every n-th item, and otherwise "in parts"."""
     if isinstance(source, NativeSource):
         return "in parts"
     return "in turns" if isinstance(source, Corpus) or is_sequence(source) else "no"
@@ -70,15 +71,15 @@ def check_source(source: Any) -> None:
 
 
 def describe(source: Any) -> str:
-    """Returns a name for messages."""
+    """Returns a name of the source for messages."""
     return str(getattr(source, "__name__", None) or type(source).__name__)
 
 
 class SourceOpener:
     """Opens a source in one process, once for each pass, after calling its set_epoch() if it has one.
 
-    If a pass left a source that has state_dict() and load_state_dict(), its iter() may continue from there. The state
-    before the very first pass is therefore kept, and loaded before a pass that starts over.
+    If a pass was left and the source has state_dict() and load_state_dict(), its iter() may continue from there. The
+    state before the very first pass is therefore kept, and loaded before a pass that starts over.
     """
 
     def __init__(self, source: Any, ended: Ended) -> None:
@@ -86,11 +87,11 @@ class SourceOpener:
         self._source = source
         self._ended = ended
         self._first: tuple[Any] | None = None  # the source's state before the very first pass, if it had one
-        self._last: list[int] | None = None  # the number of the last opened pass
+        self._last: list[int] | None = None  # number of the last opened pass
 
     def __call__(self, context: OpenContext, index: int, count: int, given: int, state: Any) -> Opened:
-        """Opens partition `index` of `count`, from its item number `given` or, if the source is not read by index, from
-        `state` unless that is None."""
+        """Opens partition `index` of `count`, from its item number `given`. If the source is not read by index, opens
+        it from `state` unless that is None."""
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
@@ -108,7 +109,7 @@ class SourceOpener:
             elif start is not None:
                 source.load_state_dict(start[0])
                 if set_epoch is not None:
-                    set_epoch(context.epoch)  # that state may contain another one
+                    set_epoch(context.epoch)  # the state may contain another epoch
         iterator = iterate(source() if is_factory(source) else source)
         if is_own_iterator(source, iterator):
             iterator = noting_end(iterator, self._ended)
@@ -119,7 +120,7 @@ class SourceOpener:
         one."""
         last, self._last = self._last, number
         if last is None:
-            with contextlib.suppress(Exception):  # a source may have a state only while it is read
+            with contextlib.suppress(Exception):  # a source may have a state only while it is being read
                 self._first = (copy.deepcopy(state_dict()),)
         return copy.deepcopy(self._first) if last is not None and number <= last else None
 

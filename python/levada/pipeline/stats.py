@@ -11,13 +11,13 @@ class StageStats:
     """Counts of one stage, over all processes."""
 
     items: int
-    """Items that the stage yielded."""
+    """Number of items that the stage yielded."""
     skipped: int
-    """Items that it left out because of an exception."""
+    """Number of items that the stage left out because of an exception."""
     busy_seconds: float
-    """Seconds that it worked."""
+    """Seconds that the stage worked."""
     waited_seconds: float
-    """Seconds that it waited for the stage before it."""
+    """Seconds that the stage waited for the stage before it."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class RunStats:
     """Counts of a run."""
 
     stages: Mapping[str, StageStats] = field(default_factory=dict)
-    """By the name of the stage."""
+    """Counts by stage name."""
     messages: int = 0
-    """Messages between the processes."""
+    """Number of messages between the processes."""
     wakeups: int = 0
     bytes: int = 0
-    """Bytes of the messages."""
+    """Number of bytes in the messages."""
     copied: int = 0
-    """The part of them that the receiver copied."""
+    """Number of these bytes that the receiver copied."""

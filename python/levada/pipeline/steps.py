@@ -1,4 +1,4 @@
-"""The stages of a pipeline as values that can be sent to other processes."""
+"""The stages of a pipeline, as values that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from levada.pipeline.sources import SourceOpener, describe, divides_itself
 
 
 class Step(NamedTuple):
-    """A recipe for a stage that can be pickled."""
+    """A recipe for a stage. Can be pickled."""
 
     operation: str
     name: str
@@ -25,7 +25,8 @@ class Step(NamedTuple):
 
 
 class Elsewhere:
-    """Replaces an argument of a stage of another process, which is not sent."""
+    """Takes the place of a stage's argument in processes that do not run the stage, so that the argument is not
+    sent."""
 
     def __init__(self, divides: str) -> None:
         self.divides = divides
@@ -53,7 +54,7 @@ _WHOLE_NUMBERS = (
 
 def checked_arguments(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of a stage, with integers as int. Raises InvalidArgument, naming the argument, for a value
-    of another type."""
+    of the wrong type."""
     checked = dict(arguments)
     for key, value in arguments.items():
         name = f"{key} of {operation}()"
@@ -95,7 +96,7 @@ def _inputs_first(end: Stage) -> list[Stage]:
 
 
 def steps_of(end: Stage) -> list[Step]:
-    """Returns the stages with names; default names are "map", "map_2", ..."""
+    """Returns the stages with their names. Default names are "map", "map_2", ..."""
     stages = _inputs_first(end)
     names = {stage.name for stage in stages if stage.name is not None}
     numbers = {id(stage): at for at, stage in enumerate(stages)}
@@ -108,17 +109,17 @@ def steps_of(end: Stage) -> list[Step]:
 
 
 def _unused(name: str, names: set[str]) -> str:
-    """Returns the name, with a number appended if it is taken."""
+    """Returns the name, with a number appended if it is already used."""
     numbered = (f"{name}_{number}" for number in itertools.count(2))
     return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
 _WITH_STATE = ("source", "flat_map", "transform")
-"""Operations on iterables, which may have a state_dict()."""
+"""Operations on iterables that may have a state_dict()."""
 
 
 def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = False) -> Graph:
-    """Returns the graph of these steps. `on_error` is the default of stages; `allow_pickle` is for the states of
+    """Returns the graph of these steps. `on_error`: the default of the stages. `allow_pickle`: applies to the states of
     iterables."""
     made: list[Any] = []
     for step in steps:
@@ -161,7 +162,7 @@ class FieldLength:
 
 
 class Transformer:
-    """Opens a transform by the user's function, which gets only the inputs."""
+    """Opens a transform by calling the user's function with only the inputs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -174,8 +175,8 @@ _ONE_EACH = ("map", "cache", "prefetch", "dispatch", "fullsync")
 
 
 def takes_turns(end: Stage, on_error: str) -> bool:
-    """Returns whether item j of rank r of R is item j * R + r of a single rank: after a shard that deals items in
-    turns, only stages that make one item from each item may follow. `on_error`: the default of stages."""
+    """Returns whether item j of rank r of R is item j * R + r of a single rank. This requires a shard that deals items
+    in turn, followed only by stages that make one item from each item. `on_error`: the default of the stages."""
     stage = end
     while stage.operation in _ONE_EACH and (stage.arguments.get("on_error") or on_error) == "raise":
         stage = stage.inputs[0]
@@ -186,7 +187,8 @@ def takes_turns(end: Stage, on_error: str) -> bool:
 
 
 def warn_of_copies(steps: list[Step], roles: dict[str, str], workers: int) -> None:
-    """Warns if several workers each yield all items, or each count items that are meant to be counted together."""
+    """Warns if several workers each yield all items, or each count items that are probably meant to be counted
+    together."""
     if workers < 2:
         return
     if all(step.operation not in ("dispatch", "shard") for step in steps) and "dispatcher" not in roles.values():

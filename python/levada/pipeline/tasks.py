@@ -12,7 +12,7 @@ from levada.pipeline.sources import divides_itself
 from levada.pipeline.steps import Elsewhere, Step
 
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
-"""By operation, the argument that must be sent to the process that runs it."""
+"""The argument, by operation, that must be sent only to the process that runs the stage."""
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Task:
     role: str
     """ "dispatcher" or "worker"."""
     number: int
-    """The number of a worker, from 0."""
+    """Index of a worker, from 0."""
     steps: list[Step]
     options: Options
     place: tuple[int, int]
@@ -36,7 +36,8 @@ class Task:
 def tasks_of(
     steps: Sequence[Step], roles: Mapping[str, str], options: Options, place: tuple[int, int], *, dispatches: bool
 ) -> list[Task]:
-    """Returns the tasks of all processes but this one. `roles`: by stage, the kind of process that runs it."""
+    """Returns the tasks of all processes but this one. `roles`: the kind of process that runs each stage, by stage
+    name."""
     processes = [("dispatcher", 0)] if dispatches else []
     processes += [("worker", number) for number in range(options.workers)]
     return [
@@ -45,7 +46,7 @@ def tasks_of(
 
 
 def tokenize_texts(steps: Sequence[Step], roles: Mapping[str, str]) -> None:
-    """Tokenizes the corpora that workers read. Otherwise the workers would wait for each other to do it."""
+    """Tokenizes the corpora that workers read. Otherwise, the workers would wait for each other to do so."""
     for step in steps:
         source = step.arguments.get("source")
         if isinstance(source, Corpus) and roles[step.name] == "worker":
@@ -53,7 +54,7 @@ def tokenize_texts(steps: Sequence[Step], roles: Mapping[str, str]) -> None:
 
 
 def _sent(step: Step, role: str, runs_it: str) -> Step:
-    """Returns the step for a process of `role`, without arguments that only others need."""
+    """Returns the step for a process of `role`, without the arguments that only other processes need."""
     name = _CALLABLES.get(step.operation)
     if name is None or runs_it == role:
         return step

@@ -34,25 +34,25 @@ from levada.pipeline.tasks import Task
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ANSWER = 2.0
-"""Seconds within which a process that does not hang in the kernel writes its stack."""
+"""Seconds within which a process writes its stack unless it hangs in the kernel."""
 _REPORTED = 1.0
 """Seconds within which the exit of an ended process is reported."""
 _OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
 """Marks the text of a PeerLost whose rank is a process of this pipeline, not a rank of its fullsync() group."""
 _MOMENT = 0.1
-"""Seconds between two checks whether a start must be abandoned."""
+"""Seconds between two checks whether the start must be abandoned."""
 
 
 def _check_context(context: str) -> None:
-    """Raises Unsupported if processes cannot be started in this way now."""
+    """Raises Unsupported if processes cannot currently be started in this way."""
     reason = _levada.unforkable() if context == "fork" else None
     if reason is not None:
         raise Unsupported(f'{reason}, which a fork would not have; use context="forkserver" or "spawn"')
 
 
 def startable_again(options: Options) -> Options:
-    """Returns options by which a run can start its processes again: by the fork server, with a warning, if they were
-    forked before this process had threads that a fork would not have."""
+    """Returns options with which a run can restart its processes. If they were forked before this process had threads
+    that a fork would not have, these options use the fork server, with a warning."""
     reason = _levada.unforkable() if options.context == "fork" else None
     if reason is None:
         return options
@@ -61,10 +61,10 @@ def startable_again(options: Options) -> Options:
 
 
 class WorkerGroup:
-    """The started dispatching process and workers. This process is rank 0 of a private job with them."""
+    """The dispatching process and the workers, once started. This process is rank 0 of a private job with them."""
 
     def __init__(self, options: Options, tasks: list[Task], is_closing: Callable[[], bool]) -> None:
-        """`is_closing`: returns whether another thread closes the run, so that starting fails with InvalidArgument."""
+        """`is_closing`: returns whether another thread is closing the run. Starting then raises InvalidArgument."""
         _check_context(options.context)
         _check_descriptors(len(tasks))
         self._owner = os.getpid()
@@ -95,7 +95,7 @@ class WorkerGroup:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status, report = starting.Pipe(duplex=False)
         given = task if context == "fork" else dumps(task)
-        # Not a daemon, which could not start its own workers; _serve() makes it end with this process.
+        # Not a daemon, which could not start workers of its own. _serve() makes it end with this process.
         process = starting.Process(  # type: ignore[attr-defined]
             target=_serve,
             args=(there, report, self._owner, rank, len(self._tasks) + 1, given),
@@ -119,7 +119,7 @@ class WorkerGroup:
         return here
 
     def _wait_until_ready(self, deadline: float, is_closing: Callable[[], bool]) -> None:
-        """Waits until all processes are ready. Raises the exception of one that failed to start."""
+        """Waits until all processes are ready. Raises the exception of a process that failed to start."""
         waiting: dict[Any, int] = {status: at for at, status in enumerate(self._status_pipes)}
         while waiting:
             left = deadline - time.monotonic()
@@ -140,7 +140,7 @@ class WorkerGroup:
                     raise self._failed_to_start(at, failure)
 
     def _unguarded_main(self, at: int) -> str:
-        """Returns the likely cause if a process ended by itself while it started, as the end of a message."""
+        """Returns the likely cause, as the end of a message, if a process exited while it started."""
         if self._tasks[at].options.context == "fork" or (self._processes[at].exitcode or 0) < 0:
             return ""
         return '; a likely cause is that the main module, which it imports, runs its program without if __name__ == "__main__":'
@@ -166,15 +166,15 @@ class WorkerGroup:
         return f"{self.name_of(at)} {exit_text(process)}"
 
     def lost(self, rank: int = -1) -> int | None:
-        """Returns the index of a process that has ended; None if there is none. `rank`: the process that the engine
-        considers lost, whose exit the system, or the fork server, may report a moment later."""
+        """Returns the index of a process that has ended, or None if there is none. `rank`: the process that the engine
+        considers lost. The system, or the fork server, may report its exit a moment later."""
         if 0 < rank <= len(self._processes):
             multiprocessing.connection.wait([self._processes[rank - 1].sentinel], _REPORTED)
         return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
 
     def loss_of(self, text: str, rank: int) -> PeerLost | None:
-        """Returns a PeerLost that says which process has ended, and how; None if none has. `text`, `rank`: those of the
-        engine's PeerLost."""
+        """Returns a PeerLost that names the process that has ended, and how it ended; None if none has. `text`, `rank`:
+        from the engine's PeerLost."""
         at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else self.lost(rank)
         if at is None:
             return None
@@ -190,7 +190,7 @@ class WorkerGroup:
             os.kill(pid, signal.SIGUSR1)
 
     def _read_stack(self, at: int, deadline: float) -> str:
-        """Returns the Python functions that a process is in, the innermost first."""
+        """Returns the Python functions that a process is running, innermost first."""
         status = self._status_pipes[at]
         text = b""
         with contextlib.suppress(OSError):
@@ -202,7 +202,7 @@ class WorkerGroup:
         return text.decode(errors="replace").rstrip() or "(it does not answer)"
 
     def describe(self) -> str:
-        """Returns the functions that each process is in."""
+        """Returns the functions that each process is running."""
         running = [at for at, process in enumerate(self._processes) if process.exitcode is None]
         for at in running:
             self._request_stack(at)
@@ -210,8 +210,8 @@ class WorkerGroup:
         return "\n\n".join(f"{self.name_of(at)} is in:\n{self._read_stack(at, deadline)}" for at in running)
 
     def end(self, grace: float) -> None:
-        """Waits for the processes, which have been asked to end. Kills those that do not, with a warning that names the
-        functions they were in. Does nothing in a forked child, which did not start them."""
+        """Waits for the processes, which have been asked to end. Kills those that do not end, with a warning that names
+        the functions they were in. Does nothing in a forked child, which did not start them."""
         if os.getpid() != self._owner:
             return
         deadline = time.monotonic() + grace
@@ -239,7 +239,7 @@ class WorkerGroup:
 
 
 def _check_descriptors(processes: int) -> None:
-    """Raises Unsupported if this process may not open enough file descriptors for that many processes."""
+    """Raises Unsupported if this process may not open enough file descriptors for this many processes."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     wanted = 4 * processes + 16
     left = limit - len(os.listdir("/proc/self/fd"))
@@ -251,14 +251,14 @@ def _check_descriptors(processes: int) -> None:
 
 
 def _as_connection(ready: Any) -> Connection:
-    """Returns an object of wait() as the Connection that it is."""
+    """Returns an object that wait() returned as a Connection."""
     assert isinstance(ready, Connection)
     return ready
 
 
 @contextlib.contextmanager
 def one_thread_each(threads: int) -> Iterator[None]:
-    """Sets the number of threads in the environment of processes started in this context, unless it is set."""
+    """Sets the number of threads in the environment of processes started in this context, unless it is already set."""
     added = [name for name in _THREADS if threads > 0 and name not in os.environ]
     os.environ.update(dict.fromkeys(added, str(threads)))
     try:
@@ -280,7 +280,7 @@ def _serve(link: socket.socket, report: Connection, parent: int, rank: int, size
     report.send_bytes(b"")
     faulthandler.register(signal.SIGUSR1, file=report.fileno(), all_threads=True)
     job = _levada.link(rank, size, [link.detach()], task.options.start_timeout)
-    with contextlib.suppress(PeerLost):  # the other processes are notified, or have ended
+    with contextlib.suppress(PeerLost):  # the other processes have been notified, or have ended
         _levada.serve(job, graph, task.options, task.place, f"{task.title} (process {os.getpid()})", seed_all)
     job.leave()
 
@@ -311,18 +311,19 @@ def seed_all(context: OpenContext) -> None:
 
 
 def dumps(value: Any, what: str = "a stage", instead: str = "a function that makes") -> bytes:
-    """Pickles a value for a process to be started: by name if the process can import it, otherwise by value, such as
-    lambdas and local functions. Raises StageFailed, naming `what` and what can be passed `instead`."""
+    """Pickles a value for a process to be started. Objects that the process can import are pickled by name, and others,
+    such as lambdas and local functions, by value. Raises StageFailed, naming `what` and what can be passed
+    `instead`."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     main = sys.modules.get("__main__")
-    by_name = main is not None and hasattr(main, "__file__")  # the other process imports it from its file
+    by_name = main is not None and hasattr(main, "__file__")  # the other process imports the module from its file
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, unused-ignore]
         def reducer_override(self, given: Any) -> Any:
             if by_name and isinstance(given, (type, types.FunctionType)) and _is_in(main, given):
                 return NotImplemented
-            if isinstance(given, types.CodeType):  # cloudpickle omits the file, which tracebacks need
+            if isinstance(given, types.CodeType):  # cloudpickle drops the file name, which tracebacks need
                 make, arguments = self.dispatch_table[types.CodeType](given)
                 return _make_code, (make, arguments, given.co_filename)
             return super().reducer_override(given)
