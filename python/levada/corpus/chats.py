@@ -1,5 +1,5 @@
-"""Chats as tokens: messages rendered by a chat template of `transformers`. The loss covers only the assistant's
-messages."""
+"""Chats as tokens: messages that a chat template of `transformers` renders. Only the assistant's messages have a
+loss."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
-    """Returns a tokenizer of JSON lists of messages, {"role": ..., "content": ...} each.
+    """Returns a tokenizer for JSON lists of messages of the form {"role": ..., "content": ...}.
 
     given: a folder in which `transformers` saved a tokenizer, or such a tokenizer. chat_template: "own", or the path of
-    a Jinja file. The ids are those of `apply_chat_template`; an id outside of the template's {% generation %} blocks is
+    a Jinja file. The ids are those of `apply_chat_template`. An id outside of the template's {% generation %} blocks is
     returned as ~id, because no loss is computed for it. Raises InvalidArgument for a template without such blocks and
-    for other tokenizers, SourceError for files that cannot be read.
+    for other tokenizers, and SourceError for files that cannot be read.
     """
     tokenizer = _tokenizer_of(given)
     name = str(tokenizer.name_or_path or type(tokenizer).__name__)
@@ -48,7 +48,7 @@ def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
                 truncation=False,
                 padding=False,
             )
-        except Exception as error:  # A template may raise anything.
+        except Exception as error:  # a template may raise anything
             raise SourceError(f"{name} cannot render the chat that begins {text[:80]}: {error}") from error
         ids, is_learned = chat["input_ids"], chat["assistant_masks"]
         return [id if learned else ~id for id, learned in zip(ids, is_learned, strict=True)]
@@ -60,7 +60,7 @@ def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
 
 
 def _digest_of(tokenizer: Any, template: str) -> str:
-    """Returns a digest of everything that determines the ids. Templates see the special tokens by name."""
+    """Returns a digest of everything that determines the ids. Templates access the special tokens by name."""
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     splits = bool(getattr(tokenizer, "split_special_tokens", False))
     releases = [release_of(package) for package in ("tokenizers", "transformers", "jinja2")]

@@ -1,4 +1,4 @@
-"""Files of text or tokens as training samples, tokenized and read by the C++ core."""
+"""The Corpus: files of text or tokens as training samples, which the C++ core tokenizes and reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from levada.corpus.tokenizers import open_tokenizer
 
 _MAX_EPOCHS = 2**62
 _PLAIN: dict[str, tuple[type, str]] = {"bool": (bool, "True or False"), "str": (str, "a str")}
-"""Types of options by their annotation, with a description for error messages."""
+"""Types of options by their annotation, with the description used in error messages."""
 _CHOICES = {
     "packing": ("cut", "best-fit", "documents"),
     "part": ("train", "valid", "test"),
@@ -36,33 +36,34 @@ def _shown(path: Any) -> Any:
 
 @dataclasses.dataclass(eq=False)
 class Corpus:
-    """Reads documents of text and of Megatron's .bin/.idx files as samples of `seq_length` tokens.
+    """Reads documents of text, and of Megatron's .bin/.idx files, as samples of `seq_length` tokens.
 
-    Creating a Corpus only names the files. The reading ranks open them, and tokenize them the first time; so does a
-    query for the size. docs/data-loading.md explains files, folders, patterns, mixes and the content of a batch.
+    Creating a Corpus only names the files. The reading ranks open them and, the first time, tokenize them; so does a
+    query for a size. docs/data-loading.md explains files, folders, patterns, mixes and the content of a batch.
 
-    - `shuffle`, `seed`: a different order of the samples each epoch, determined by the seed; otherwise the order of the
-      files.
-    - `each_once`: every sample of every source once, regardless of the weights of a mix: for evaluation, in one epoch.
-    - `packing`: "cut" concatenates documents and cuts, "best-fit" packs whole documents together, "documents" makes
-      each document a sample.
-    - `split`, `part`: proportions by which the documents of each file are divided, such as (98, 1, 1), and the part
-      that this is: "train", "valid" or "test". Parts are disjoint.
+    - `shuffle`, `seed`: draw a different order of the samples for each epoch, determined by the seed. Otherwise the
+      samples have the order of the files.
+    - `each_once`: reads every sample of every source once, regardless of the weights of a mix. For evaluation, in one
+      epoch.
+    - `packing`: "cut" concatenates documents and cuts them, "best-fit" packs whole documents together, "documents"
+      makes each document a sample.
+    - `split`, `part`: the proportions by which the documents of each file are divided, such as (98, 1, 1), and the part
+      to read: "train", "valid" or "test". Parts are disjoint.
     - `reset_position_ids`, `reset_attention_mask`, `eod_mask_loss`: as in Megatron-LM, for documents that are cut.
     - `dtype`: "int64" or "int32", for tokens, labels and position_ids.
-    - `resume_weights`: accepts the state of a mix with other weights; from that position on, this corpus's weights
+    - `resume_weights`: accepts the state of a mix with other weights. From that position on, the weights of this corpus
       apply.
     - `tokenizer`: the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; a tokenizer
-      object of `tokenizers` or `transformers`; or "bytes", which makes each byte a token. Text needs one.
-    - `eod`: the token that ends each document, as text or number; by default the tokenizer's.
+      object of `tokenizers` or `transformers`; or "bytes", which makes each byte a token. Required for text.
+    - `eod`: the token that ends each document, as text or number. Defaults to the tokenizer's.
     - `special_tokens`: adds to documents the tokens that the tokenizer's own template puts around a text, such as a
       beginning of text.
-    - `chat_template`: "own", or the path of a Jinja template. Lines are then chats, lists of messages in `text_field`,
-      and the loss mask is 1 only for the assistant's messages.
-    - `skip_bad`, `max_bad`: whether to leave out unusable lines and rows and empty files, with a warning that counts them;
-      and the share of a text's lines above which that is a SourceError.
+    - `chat_template`: "own", or the path of a Jinja template. Each line is then a chat, a list of messages in
+      `text_field`, and the loss mask is 1 only for the assistant's messages.
+    - `skip_bad`, `max_bad`: whether to leave out unusable lines, unusable rows and empty files, with a warning that
+      counts them; and the share of a text's lines above which leaving them out raises SourceError instead.
     - `cache_dir`, `cache_size`: the folder that caches the tokens of text, and the maximum number of bytes in it.
-    - `tensors`: "numpy" or "torch": the type of the tensors in batches.
+    - `tensors`: "numpy" or "torch", the type of the tensors in batches.
     """
 
     paths: PathLike | Sequence[PathLike]
@@ -143,9 +144,9 @@ class Corpus:
         return options
 
     def open(self) -> CorpusSource:
-        """Returns the source, opened once per process. Raises SourceError and InvalidArgument."""
+        """Returns the source, which is opened once per process. Raises SourceError and InvalidArgument."""
         if self._opened is not None and self._process != os.getpid():
-            # Its threads do not exist in a forked process, which can therefore neither read nor destroy it.
+            # A forked process lacks the threads of the parent's source, so it can neither read nor destroy it.
             self._of_parent, self._opened = self._opened, None
         if self._opened is None:
             self._opened, self._process = _levada.open_corpus(**self.options()), os.getpid()
@@ -159,17 +160,17 @@ class Corpus:
         return self._opened
 
     def __len__(self) -> int:
-        """Returns the number of samples of one epoch."""
+        """Returns the number of samples in one epoch."""
         return self.open().sequences
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of all documents, including those that end them."""
+        """Number of tokens in all documents, including the tokens that end documents."""
         return self.open().tokens
 
     @property
     def documents(self) -> int:
-        """Number of documents; of the part if there is a split."""
+        """Number of documents; with a split, only those of the part."""
         return self.open().documents
 
     @property
@@ -184,22 +185,22 @@ class Corpus:
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Number of files in the folders that are not read, by extension: {".md": 3}."""
+        """Number of files in the folders that are not read, by extension, such as {".md": 3}."""
         return self.open().skipped
 
     @property
     def bad_lines(self) -> int:
-        """Number of lines and rows of text that are left out because they cannot be used."""
+        """Number of lines and rows of text that are left out because they are unusable."""
         return self.open().bad_lines
 
     @property
     def bad_places(self) -> list[str]:
-        """The first ten of them, as the file and the number of the line or row: ["a.jsonl:17"]."""
+        """The first ten of these, as file and line or row number, such as ["a.jsonl:17"]."""
         return self.open().bad_places
 
     @property
     def digest(self) -> str:
-        """A digest of the content of the files."""
+        """Digest of the content of the files."""
         return self.open().digest
 
 

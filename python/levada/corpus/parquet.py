@@ -1,4 +1,4 @@
-"""Parquet files as text: a document is a row, and its text or chat is the value of one column."""
+"""Reads Parquet files as text. Each row is a document, whose text or chat is the value of one column."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _MAX_ROWS = 1 << 14
 """Maximum number of rows to decode at a time."""
 
 _MAX_VALUES = 1 << 17
-"""Average number of list values to read at a time: equal values take no bytes of the file."""
+"""Average number of list values to read at a time. A limit of its own, because equal values take no bytes of the
+file."""
 
 _MAX_ROW_BYTES = 64 << 20
-"""Maximum size of a row, as of a line of a .jsonl."""
+"""Maximum size of a row, the same as of a line of a .jsonl."""
 
 _MAX_GROUP_VALUES = 1 << 27
-"""Maximum number of list values in a row group: a single row may have all of them."""
+"""Maximum number of list values in a row group, since a single row may have all of them."""
 
 _VALUE_BYTES = 64
-"""Minimum memory of a list value."""
+"""Minimum memory of a list value, in bytes."""
 
 _BUFFER_BYTES = 1 << 20
-"""Stored bytes of a column to read at a time."""
+"""Number of stored bytes of a column to read at a time."""
 
 
 class _Stream(io.RawIOBase):
@@ -59,7 +60,7 @@ class _Stream(io.RawIOBase):
 
 
 class ParquetReader:
-    """Reads the documents of a file in the order of its rows. One thread at a time."""
+    """Reads the documents of a file in row order. Must be used by one thread at a time."""
 
     def __init__(self, file: _levada.File, column: str, skip_bad: bool, chats: bool) -> None:
         path = file.path
@@ -71,7 +72,7 @@ class ParquetReader:
         self.first_bad_lines: list[int] = []
         try:
             self._metadata = parquet.read_metadata(_Stream(file))
-            # pre_buffer would read whole row groups, as would a buffer of no bytes.
+            # pre_buffer would read entire row groups, and so would a buffer of 0 bytes.
             self._file = parquet.ParquetFile(
                 _Stream(file),
                 metadata=self._metadata,
@@ -88,8 +89,8 @@ class ParquetReader:
         self._texts = self._read()
 
     def _resolve(self, schema: Any) -> tuple[list[str], Any]:
-        """Returns the names of the column, and of the fields of structs in it that lead to the text, and the type of
-        the text: "a.b" is the field b of the column a, unless a column has that name."""
+        """Returns the names that lead to the text, the column's and those of fields of structs in it, and the type of
+        the text. "a.b" is the field b of the column a, unless a column has that name."""
         names, rest = schema.names, self._column
         steps: list[str] = []
         found: Any = schema
@@ -104,15 +105,15 @@ class ParquetReader:
         return steps, found
 
     def read(self) -> list[str] | None:
-        """Returns the next documents, or None at the end. Raises SourceError that names file and row."""
+        """Returns the next documents, or None at the end. Raises SourceError, which names file and row."""
         try:
             return next(self._texts, None)
         except (self._pyarrow.ArrowException, OSError, MemoryError) as error:
             raise self._damaged(error) from error
 
     def _dictionaries(self) -> list[str]:
-        """Returns the leaves of the column that are stored dictionary-encoded. Read as such, a text that all rows have
-        takes its memory only once."""
+        """Returns the leaves of the column that are stored dictionary-encoded. If they are read in that form, a text
+        that all rows share takes its memory only once."""
         encodings: dict[str, set[str]] = {}
         for chunk in (chunk for number in range(self._metadata.num_row_groups) for chunk in self._chunks_of(number)):
             if chunk.physical_type == "BYTE_ARRAY":
@@ -178,7 +179,7 @@ class ParquetReader:
         return numpy.full(len(array), _VALUE_BYTES)
 
     def _batches(self) -> Iterator[Any]:
-        """Yields the batches of all row groups in order, each with as many rows as have _BATCH_BYTES in the file on
+        """Yields the batches of all row groups in order. Each has as many rows as take _BATCH_BYTES in the file on
         average."""
         groups = list(map(self._chunks_of, range(self._metadata.num_row_groups)))
         for chunks in groups:
@@ -196,7 +197,7 @@ class ParquetReader:
             yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
 
     def _chunks_of(self, number: int) -> list[Any]:
-        """Returns a row group's metadata of the column; for a list of structs, of each of its leaves."""
+        """Returns a row group's metadata of the column or, for a list of structs, of each of its leaves."""
         group = self._metadata.row_group(number)
         columns = map(group.column, range(group.num_columns))
         return [each for each in columns if f"{each.path_in_schema}.".startswith(f"{self._column}.")]
@@ -229,7 +230,7 @@ class ParquetReader:
         return False
 
     def _leave_out(self, row: int, what: str) -> None:
-        """Counts a bad row. Raises SourceError unless such rows are to be left out."""
+        """Counts a bad row. Raises SourceError unless bad rows are to be left out."""
         if not self._skip_bad:
             raise SourceError(
                 f"row {row} of {self._path} cannot be used: its column {self._column} {what}; mend the file, or leave "
@@ -253,7 +254,7 @@ class ParquetReader:
 
 
 def _json_of(chat: list[Any]) -> str:
-    """Returns the messages without null values, with which a table marks absent fields of a message."""
+    """Returns the messages as JSON, without null values, which in a table mark absent fields of a message."""
 
     def without_nulls(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Files with URLs, read by fsspec: object stores, the web, memory."""
+"""Reads files with URLs by fsspec: object stores, the web, memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from levada.base.packages import import_for
 __all__ = ["REMOTE"]
 
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "Content-MD5", "content_md5", "checksum", "blob_id")
-"""Keys of a file system's info that identify the content of a file; the first one present is used."""
+"""Keys in a file system's info that identify the content of a file. The first one present is used."""
 
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "Last-Modified")
-"""The same for the time of the last change."""
+"""Keys in a file system's info for the time of the last change."""
 
 
 def shown_url(text: str) -> str:
-    """Returns a URL, or a text with URLs, in a form that is safe to show: without user, password and query."""
+    """Returns a URL, or a text that contains URLs, in a form that is safe to show: without user, password and query."""
     return _levada.printable(text.encode(errors="replace").decode())
 
 
 class RemoteFile:
-    """A file with the content that it has at construction. Any thread may call it, also in a forked process."""
+    """A file with the content that it had at construction. Any thread may use it, also in a forked process."""
 
     def __init__(self, url: str) -> None:
         self._url, self._shown = url, shown_url(url)
@@ -41,8 +41,8 @@ class RemoteFile:
             raise _fault(error) from None
 
     def read(self, start: int, end: int) -> bytes:
-        """Returns bytes [start, end), fewer if the response was cut off. Raises SourceError for a changed file, and
-        OSError."""
+        """Returns the bytes [start, end), or fewer if the response was cut off. Raises SourceError if the file has
+        changed, and OSError."""
         fs, path = _filesystem(self._url)
         try:
             if self.tag and hasattr(fs, "_call_s3"):
@@ -65,8 +65,8 @@ class RemoteFile:
 
 
 def list_files(url: str) -> list[str]:
-    """Returns the files and folders that match a pattern, folders with a slash at the end; for any other URL, the files
-    below that folder. A URL with brackets that is the name of a file is not a pattern."""
+    """Returns the files and folders that match a pattern, with a slash after each folder. For any other URL, returns
+    the files below that folder. A URL with brackets that is the name of a file is not a pattern."""
     fs, path = _filesystem(url)
     try:
         fs.invalidate_cache()
@@ -75,7 +75,7 @@ def list_files(url: str) -> list[str]:
         if magic := re.search(r"[*?\[]", path):
             root = path.rfind("/", 0, magic.start())
             found = _complete(fs.glob, path, detail=True)
-            if "/." not in path[root:]:  # As in glob(7), hidden files must be named explicitly.
+            if "/." not in path[root:]:  # as in glob(7), hidden files must be named explicitly
                 found = {name: info for name, info in found.items() if "/." not in name[root:]}
             return [_url(url, path, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
         return [_url(url, path, name) for name in _complete(fs.find, path) if name != path]
@@ -86,15 +86,15 @@ def list_files(url: str) -> list[str]:
 
 
 def _complete(listing: Any, path: str, **options: Any) -> Any:
-    """Lists all files, or raises: fsspec by default leaves out folders that it cannot list."""
+    """Lists all files, or raises. By default, fsspec omits folders that it cannot list."""
     try:
         return listing(path, on_error="raise", **options)
-    except TypeError:  # This file system lists everything at once, and raises.
+    except TypeError:  # this file system lists everything at once, and raises
         return listing(path, **options)
 
 
 def _filesystem(url: str) -> tuple[Any, Any]:
-    """Returns the file system of this process and thread, and the path in it."""
+    """Returns the file system of this process and thread, and the file's path in it."""
     shown = shown_url(url)
     fsspec = import_for(shown, "fsspec")
     try:
@@ -136,7 +136,7 @@ def _times(info: dict[str, Any]) -> Iterator[int]:
 
 
 def _read_s3(fs: Any, path: str, start: int, end: int, tag: str) -> bytes:
-    """Makes one request, which fails if the object's content has changed."""
+    """Reads a range of an object with one request, which fails if the object's content has changed."""
 
     async def read() -> bytes:
         bucket, key, _ = fs.split_path(path)
@@ -149,8 +149,8 @@ def _read_s3(fs: Any, path: str, start: int, end: int, tag: str) -> bytes:
 
 
 def _url(like: str, path: str, name: str) -> str:
-    """Returns the URL of the file with this name in the file system. `path`: the file system's name for the URL `like`.
-    Some names begin with the URL's host or bucket, others after it."""
+    """Returns the URL of the file that the file system calls `name`. `path`: the file system's name for the URL `like`.
+    Some file systems' names begin with the URL's host or bucket, others after it."""
     if "://" in name:
         return name
     scheme, _, rest = like.rstrip("/").partition("://")
@@ -166,7 +166,7 @@ def _url(like: str, path: str, name: str) -> str:
 
 
 def _status(error: BaseException) -> int:
-    """Returns the HTTP status of the error or its cause, if there is one."""
+    """Returns the HTTP status of the error or of its cause, or 0 if there is none."""
     for each in (error, error.__cause__):
         answer = getattr(each, "response", None)
         known = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(answer, dict) else None
@@ -177,8 +177,8 @@ def _status(error: BaseException) -> int:
 
 
 def _unwrapped(error: Exception) -> BaseException:
-    """Returns the connection error that is the cause of a FileNotFoundError: fsspec's file system of the web also raises
-    that if it cannot connect. Returns any other error unchanged."""
+    """Returns the connection error that caused a FileNotFoundError, which fsspec's HTTP file system also raises if it
+    cannot connect. Returns any other error unchanged."""
     import asyncio
 
     cause = error.__cause__
@@ -189,8 +189,8 @@ def _unwrapped(error: Exception) -> BaseException:
 
 
 def _fault(raised: Exception) -> Exception:
-    """Returns an error from whose number the C++ core decides whether to retry. Raise it `from None`: exceptions of
-    packages may quote the URL with its password."""
+    """Returns an error whose number tells the C++ core whether to retry. Must be raised `from None`, because exceptions
+    of packages may quote the URL with its password."""
     import asyncio
 
     error = _unwrapped(raised)

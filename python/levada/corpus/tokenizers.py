@@ -1,4 +1,4 @@
-"""Opens tokenizers: files, folders, objects of `tokenizers` and `transformers`."""
+"""Opens tokenizers: files, folders, and objects of `tokenizers` and `transformers`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = F
     """Returns the tokenizer that `given` names.
 
     given: "bytes"; the path of a tokenizer.json, of a folder in which `transformers` saved one, or of a SentencePiece
-    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path
-    of a Jinja file, for chats; requires a folder or a tokenizer of `transformers`. special_tokens: adds those that the
+    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers`. chat_template: "own" or the path of a
+    Jinja file, for chats; requires a folder or a tokenizer of `transformers`. special_tokens: adds the tokens that the
     post-processor of a tokenizer of `tokenizers` puts around each text. Raises InvalidArgument for anything else,
-    SourceError for a file that is missing or is not a tokenizer, Unsupported if the package that reads it is not
+    SourceError for a file that is missing or not a tokenizer, and Unsupported if the package that reads it is not
     installed.
     """
     if given is None:
@@ -63,7 +63,7 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from error
-    except Exception as error:  # The package raises no more specific exception.
+    except Exception as error:  # the package raises nothing more specific
         raise SourceError(f"{file} is not a tokenizer of the package tokenizers: {error}") from error
     settings = _settings_beside(file)
     eos = settings.get("eos_token")
@@ -94,7 +94,7 @@ def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eo
     """splits: treats names of special tokens in a text as text. eos: the token that ends documents."""
     try:
         tokenizer = given.__class__.from_str(given.to_str())
-    except Exception as error:  # The package raises no more specific exception.
+    except Exception as error:  # the package raises nothing more specific
         raise InvalidArgument(f"{name} has parts that cannot be saved, so its tokens cannot be cached: {error}") from error
     tokenizer.no_truncation()  # a document is never truncated,
     tokenizer.no_padding()  # and never padded
@@ -135,5 +135,5 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
 
 
 def _shown(name: str) -> str:
-    """Returns the name of a file, which may not be UTF-8, as UTF-8."""
+    """Returns the name of a file as UTF-8, even if the name itself is not."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
