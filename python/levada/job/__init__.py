@@ -1,1 +1,1 @@
-"""Ranks: joining a job, process groups, meshes, messages between hosts."""
+"""Ranks: joining a job, process groups, meshes, and messages between hosts."""

@@ -1,4 +1,4 @@
-"""Ends the collectives of torch.distributed in which this process waits. They then raise."""
+"""Aborts the collectives of torch.distributed in which this process waits, so that they raise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLLED = re.compile(r"^tfd: *(\d+) events: *\w+ data: *(\w+)", re.MULTILINE)
 
 
 def abort_collectives() -> None:
-    """Aborts all process groups of torch.distributed. They stay registered: the program may still destroy them."""
+    """Aborts all process groups of torch.distributed. They remain registered, so the program may still destroy them."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
@@ -26,14 +26,14 @@ def abort_collectives() -> None:
     groups = sorted(names, key=names.__getitem__, reverse=True)
     with _one_nccl_call(distributed, groups):
         for group in groups:
-            with contextlib.suppress(RuntimeError):  # a backend that cannot abort, or has aborted already
+            with contextlib.suppress(RuntimeError):  # a backend that cannot abort, or has already aborted
                 group.abort()
     _close_gloo()
 
 
 @contextlib.contextmanager
 def _one_nccl_call(distributed: Any, groups: list[Any]) -> Iterator[None]:
-    """Lets nccl abort its communicators together, since each of them could wait for the others."""
+    """Lets nccl abort its communicators together, because each of them may wait for the others."""
     nccl = getattr(distributed, "ProcessGroupNCCL", None)
     backends = [group._get_backend(device) for group in groups for device in group._device_types] if nccl else []
     first = next((each for each in backends if nccl is not None and isinstance(each, nccl)), None)
@@ -47,9 +47,9 @@ def _one_nccl_call(distributed: Any, groups: list[Any]) -> Iterator[None]:
 
 
 def _close_gloo() -> None:
-    """Shuts down the connections of gloo, which has no abort. Recognizes gloo's event loops: they poll their listening
-    socket and use pointers as poll data. Other loops that poll a listening socket, such as asyncio's, use descriptor
-    numbers."""
+    """Shuts down the connections of gloo, which has no abort. Recognizes gloo's event loops by two properties: they
+    poll their listening socket, and they use pointers as poll data. Other loops that poll a listening socket, such as
+    asyncio's, use descriptor numbers."""
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             info = pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text()

@@ -15,34 +15,34 @@ from levada.base.errors import EngineError
 from levada.base.threads import start_thread
 
 REMIND_AFTER = 30.0
-"""Seconds until the first reminder; each interval to the next one is twice as long."""
+"""Seconds until the first reminder. Each further interval is twice as long."""
 _MAX_LOOK = 2.0
-"""Maximum seconds for reading the marks."""
+"""Maximum number of seconds for reading the marks."""
 
 _WAITS, _DONE = "waits", "done"
 
 
 class _Others(NamedTuple):
-    """Ranks that do not wait with this one."""
+    """Ranks that do not wait together with this one."""
 
     missing: list[int]
-    """Those that have not arrived."""
+    """Ranks that have not arrived."""
     left: list[int]
-    """Those that have completed this call, or are in a later one."""
+    """Ranks that have completed this call, or are in a later one."""
 
 
 _calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Arrivals:
-    """A context in which this rank waits for the others. At its start and at its end, the rank leaves a mark in a store
-    of torch.distributed; in between, a thread writes lines on standard error that name the ranks without a mark. A
-    store may outlive an attempt of the job, and keep its marks: a rank that has left while this one waits is reported
-    as such."""
+    """A context in which this rank waits for the others. On entry and on exit, the rank leaves a mark in a store of
+    torch.distributed. In between, a thread writes lines to standard error that name the ranks without a mark. A store
+    may outlive an attempt of the job and keep its marks; a rank that has left while this one waits is therefore
+    reported as such."""
 
     def __init__(self, store: Any, rank: int, size: int, doing: str, call: int = 1) -> None:
-        """`store`: None if there is none, and then no rank is named. `doing`: for example "to join the group". `call`:
-        the number of this call of the group, the same on all ranks."""
+        """`store`: may be None, and then no rank is named. `doing`: for example "to join the group". `call`: the number
+        of this call of the group, the same on all ranks."""
         self._store, self._rank, self._size, self._doing, self._call = store, rank, size, doing, call
         self._over = threading.Event()
 
@@ -70,7 +70,7 @@ class Arrivals:
     def _awaited(self) -> str:
         found: queue.SimpleQueue[_Others | None] = queue.SimpleQueue()
         if self._store is not None:  # its host may be unreachable, and its own timeout is long
-            with contextlib.suppress(EngineError):  # without a thread, no rank is named
+            with contextlib.suppress(EngineError):  # if no thread can start, no rank is named
                 start_thread("the ranks that have come", "levada arrivals", lambda: found.put(self._look()))
         try:
             others = found.get(timeout=0 if self._store is None else _MAX_LOOK)
@@ -112,8 +112,8 @@ class Arrivals:
 
 
 def arrivals_at(group: Any, doing: str) -> Arrivals:
-    """Returns the Arrivals of this rank's next call of a process group. All its ranks make these calls in the same
-    order."""
+    """Returns the Arrivals for this rank's next call of a process group. All ranks of the group make these calls in the
+    same order."""
     call = _calls[group] = _calls.get(group, 0) + 1
     store = group.get_group_store() if hasattr(group, "get_group_store") else None
     return Arrivals(store, group.rank(), group.size(), doing, call)

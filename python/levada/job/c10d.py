@@ -1,11 +1,11 @@
-"""A process group of torch.distributed as the transport of an engine. docs/design/p2p.md explains how and why.
+"""Uses a process group of torch.distributed as the transport of an engine. docs/design/p2p.md explains the design.
 
-Headers of frames arrive from any sender in a few slots. A body, whose length its header contains, arrives directly in
-memory of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, and one
-flushes frames that were deferred for batching.
+Headers of frames arrive from any sender in a few slots. A header contains the length of the body, which then arrives
+directly in memory of the engine. Of the threads, one receives, one releases memory that has been sent, one watches the
+other ranks, and one flushes frames that were deferred for batching.
 
-Each rank watches all ranks of its host and one on each other host. It watches another rank through a connection on
-which nothing is sent once both have proven that they belong to the job. The system closes that connection when the
+Each rank watches all ranks of its own host and one rank on each other host. It does so through a connection on which
+nothing is sent once both ends have proven that they belong to the job. The system closes that connection when the
 process ends. As long as the host is reachable, the system also answers probes for the process, even if the process
 hangs.
 """
@@ -41,23 +41,22 @@ _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
 """gloo does not report message lengths, so all headers are received with one size."""
 _SLOTS = 4
-"""For headers: one is being processed while the others may be filled."""
+"""Number of slots for headers: one is processed while the others may be filled."""
 _FOREVER = datetime.timedelta(days=3650)
-"""A wait that times out would close the connection."""
+"""A wait that times out would close the connection, so waits never do."""
 _RETRIES, _PAUSE = 100, 0.05
-"""How often a failed receive from any rank is retried, and the seconds between retries."""
+"""Number of times that a failed receive from any rank is retried, and the seconds between retries."""
 _LAST_FRAME = 1.0
-"""Seconds after the end of a peer's process in which its last frame may arrive, at a rank that has left too."""
+"""Seconds after the end of a peer's process within which its last frame may arrive at a rank that has left, too."""
 _LAST_ANSWER = 1800.0
-"""Seconds that an ending rank waits for the acknowledgments of its last messages, which a peer may still be
-receiving."""
+"""Seconds that an ending rank waits until its last messages, which a peer may still be receiving, are acknowledged."""
 _OTHER_FILES = 64
-"""Descriptors in addition to two for each watched rank, one of which is closed before gloo has one for each other
-rank."""
+"""Descriptors needed in addition to two for each watched rank. One of those two is closed before gloo has one for each
+other rank."""
 _SILENCE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 """Errors of a connection whose other end does not answer."""
 _CONNECT = 30.0
-"""Maximum seconds for connecting ranks that have arrived."""
+"""Maximum number of seconds for connecting to ranks that have arrived."""
 
 
 _MAX_SILENCE = 24 * 60 * 60
@@ -75,7 +74,7 @@ class ProcessGroupTransport:
 
     def __init__(self, group: Any, name: str, secret: bytes, timeout: float, host_of: list[int]) -> None:
         """Collective over the ranks of `group`, which is not used afterwards. `name` and `secret` are the same on all
-        of them, and only they know the secret."""
+        of these ranks, and no other process knows the secret."""
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
         self._host_of = host_of
@@ -98,22 +97,22 @@ class ProcessGroupTransport:
         self._offer_calls()
 
     def _offer_calls(self) -> None:
-        """Sets the callables of the engine, including those that it calls while the program waits in it. Each is
-        implemented in C, so that none runs the program's signal handlers."""
+        """Sets the callables that the engine uses, including those that it calls while the program waits in it. Each is
+        implemented in C, so that none of them runs the program's signal handlers."""
         self.from_numpy = self._torch.from_numpy
-        """Returns a tensor that views an array and keeps it alive."""
+        """Returns a tensor that is a view of an array and keeps it alive."""
         self.send = None if self._group is None else self._group.send
-        """Begins to send the tensors to a peer: (tensors, peer, tag). The result keeps them alive until they have been
+        """Starts sending tensors to a peer: (tensors, peer, tag). The result keeps them alive until they have been
         sent."""
         self.settle = self._sent.put
-        """Enqueues sends to wait for: [(peer, what send() returned, None) or (peer, None, what it raised)]."""
+        """Enqueues sends to wait for: [(peer, result of send(), None) or (peer, None, exception of send())]."""
         self.close = self._finished.add
         """Called after the last frame to a peer."""
         self.schedule_flush = self._flushes.put
-        """Flushes once, at that time of time.monotonic()."""
+        """Schedules one flush at a time of time.monotonic()."""
 
     def start(self, link: Link) -> None:
-        """Delivers incoming frames to `link`. The engine calls this once."""
+        """Starts delivering incoming frames to `link`. The engine calls this once."""
         self._link = link
         if self._group is None:
             return self._over.set()
@@ -134,14 +133,14 @@ class ProcessGroupTransport:
             all_started.set()
 
     def is_alive(self) -> bool:
-        """Returns whether any of its threads runs."""
+        """Returns whether any of the threads is running."""
         return any(thread.is_alive() for thread in self._threads)
 
     def finish(self, timeout: float) -> None:
         """Waits until all peers have closed, each of which acknowledges this rank's last frame, and until the threads
-        have ended, which must not happen during interpreter exit. After a loss, and after a group has ended with an
-        error, waits at most `timeout` seconds: a peer may be gone or hang, and no rank needs the frames in flight
-        then."""
+        have ended, which must not happen during interpreter exit. Waits at most `timeout` seconds after a loss and
+        after a group has ended with an error, because a peer may be gone or hang, and no rank needs the frames in
+        flight then."""
         if self._process != os.getpid():
             return
         began, remind_after = time.monotonic(), REMIND_AFTER
@@ -174,7 +173,7 @@ class ProcessGroupTransport:
                 free.append(slot)
                 work.wait(_FOREVER)
             except RuntimeError as error:
-                # A sender has died; the watch identifies it. Only if the watch finds none are all out of reach.
+                # A sender has died, and the watch will identify it. Only if the watch finds none are all out of reach.
                 failures += 1
                 if failures == _RETRIES:
                     self._lose(link, range(self.size), _first_line(error))
@@ -206,8 +205,8 @@ class ProcessGroupTransport:
                 del work, failure  # releases the memory that was sent
 
     def _watch(self, link: Link) -> None:
-        """Waits for a loss of any rank that has not left: its process ends, or its host stops answering or stops
-        accepting data."""
+        """Watches for the loss of any rank that has not left. A rank is lost if its process ends, or if its host stops
+        answering or stops accepting data."""
         poll = select.poll()
         poll.register(self._end_of_watch[0], 0)
         peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
@@ -219,10 +218,10 @@ class ProcessGroupTransport:
         while not self._over.is_set():
             found = {fd for fd, _ in poll.poll(None if interval is None else 1000 * interval)}
             if interval is not None and not found:
-                # Twice, because a machine that was suspended needs a moment for its probes.
+                # Checks twice, because a machine that was suspended needs a moment for its probes.
                 before, overdue = overdue, {fd for fd in peers if self._is_overdue(peers[fd])}
                 found = overdue & before
-            for fd in found & peers.keys():  # otherwise this rank is closing
+            for fd in found & peers.keys():  # another descriptor means that this rank is closing
                 poll.unregister(fd)
                 ended.append(peers.pop(fd))
             ended = [peer for peer in ended if not self._lose_watched(link, peer, ended)]
@@ -232,8 +231,8 @@ class ProcessGroupTransport:
             each.connection.close()
 
     def _lose_watched(self, link: Link, peer: int, ended: list[int]) -> bool:
-        """Handles a closed connection. Returns False if it is not known yet whether that peer's end is the cause: it
-        may have left because of an unresponsive host, which this rank notices a moment later."""
+        """Handles a closed connection. Returns False if the cause is not known yet: the peer may have left because of
+        an unresponsive host, which this rank notices a moment later."""
         # If both ranks leave, the peer's connection may close before its last frame has been delivered.
         until = time.monotonic() + (_LAST_FRAME if peer in self._finished else 0)
         while not link.is_closed(peer) and time.monotonic() < until:
@@ -256,13 +255,13 @@ class ProcessGroupTransport:
         return not self._silence or seconds_since_answer(self._watched[peer].connection) < limit
 
     def _is_overdue(self, peer: int) -> bool:
-        """Returns whether the system should have closed the connection. It does not do so while the interface of this
-        host rejects packets, because such probes do not count."""
+        """Returns whether the system should already have closed the connection. The system does not close it while the
+        interface of this host rejects packets, because it does not count such probes."""
         limit = self._silence + 3 * _probe_interval(self._silence)
         return bool(self._silence) and seconds_since_answer(self._watched[peer].connection) > limit
 
     def _seconds_since_probe(self, address: str) -> float | None:
-        """Returns the seconds since the host at an address last answered a probe; None while it misses probes."""
+        """Returns the seconds since the host at an address last answered a probe, or None while it misses probes."""
         peers = [peer for peer, each in self._watched.items() if each.address == address and self._answers(peer)]
         return min((seconds_since_answer(self._watched[peer].connection) for peer in peers), default=None)
 
@@ -308,7 +307,7 @@ def _first_line(error: object) -> str:
 
 
 def _silence(rank: int) -> int:
-    """Returns the seconds after which a host that does not answer this rank is lost; 0 for never."""
+    """Returns the seconds after which a host that does not answer this rank is lost; 0 means never."""
     text = os.environ.get("LEVADA_SILENCE", "10")
     if not text.isdecimal() or 0 < int(text) < 3 or int(text) > _MAX_SILENCE:
         raise InvalidArgument(
@@ -342,9 +341,9 @@ def _address_of_gloo(before: dict[str, int]) -> str:
 def _watch_each_other(
     group: Any, secret: bytes, host_of: list[int], devices: list[Any], until: float
 ) -> tuple[dict[int, _Watched], int]:
-    """Returns this rank's connections to the ranks that it watches, by rank, and rank 0's _silence(), which holds for
-    all. Adds to `devices` those over which gloo is to send. Collective: if one rank cannot connect to another, raises
-    on all ranks."""
+    """Returns this rank's connections to the ranks that it watches, by rank, and rank 0's _silence(), which applies to
+    all. Adds to `devices` the devices over which gloo is to send. Collective: raises on all ranks if one cannot connect
+    to another."""
     rank = group.rank()
     peers = watched_by(rank, host_of)
     with contextlib.ExitStack() as undone:
@@ -406,9 +405,9 @@ def _open_devices(rank: int, devices: list[Any]) -> str:
 
 
 def _keep_alive(connection: socket.socket, silence: int) -> None:
-    """Makes the system probe the other end at even intervals. The connection closes if the other end answers no probe
-    for at least `silence` seconds and at most two intervals more. An end that answers before `silence` seconds have
-    passed is not lost, regardless of when in an interval it stopped answering."""
+    """Makes the system probe the other end at even intervals. The system closes the connection if the other end answers
+    no probe for at least `silence` seconds, and at most two intervals later. An end that answers before `silence`
+    seconds have passed is not lost, no matter when in an interval it stopped answering."""
     connection.setblocking(True)
     if not silence:
         return
@@ -434,13 +433,13 @@ def _store_of(group: Any, name: str) -> Any:
 
 @contextlib.contextmanager
 def _starting_polite_threads() -> Iterator[None]:
-    """Makes threads that start in this context not preempt the threads that wake them. Otherwise gloo's threads preempt
-    a sending rank while it holds a lock for which its gloo spins, until the system reschedules milliseconds later."""
+    """Makes threads that start in this context not preempt the threads that wake them. Otherwise, gloo's threads would
+    preempt a sending rank while it holds a lock that gloo spins on, until the system reschedules milliseconds later."""
     before = os.sched_getscheduler(0)
     try:
-        if before == os.SCHED_OTHER:  # otherwise the policy was chosen on purpose
-            with contextlib.suppress(OSError):  # without permission it is only slower
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of this thread; new threads inherit it
+        if before == os.SCHED_OTHER:  # any other policy was chosen on purpose
+            with contextlib.suppress(OSError):  # without permission, sending is only slower
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # for this thread; new threads inherit it
         yield
     finally:
         if os.sched_getscheduler(0) != before:
@@ -459,7 +458,7 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
                 group = distributed.ProcessGroupGloo(store, rank, size, options)
             barrier = distributed.BarrierOptions()
             barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
-            # If a rank leaves before another is connected to all, the connection of that one fails.
+            # If a rank left before another one is connected to all, that one's connection would fail.
             wait(group.barrier(barrier), began + timeout)
             return group
         except RuntimeError as error:
@@ -472,6 +471,6 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
 def join_over(
     group: Any, name: str, secret: bytes, host_of: list[int], timeout: float, degree: int
 ) -> tuple[Membership, ProcessGroupTransport]:
-    """Returns the Membership of a process group's ranks over that group. Collective over them."""
+    """Returns the Membership of a process group's ranks, which communicate over that group. Collective over them."""
     transport = ProcessGroupTransport(group, name, secret, timeout, host_of)
     return _levada.join_over(transport, "c10d", transport.rank, host_of, _MAX_HEADER_BYTES, degree), transport

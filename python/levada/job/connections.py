@@ -1,5 +1,5 @@
 """TCP connections between ranks of a group that watch each other. Nothing is sent on them after the proofs of
-levada.job.proofs. Any other process that connects to a rank is dropped and delays nothing: the number of such
+levada.job.proofs. A connection from any other process is dropped and delays nothing, because the number of such
 connections and the time of each are bounded."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _own_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Closes the connections in a forked child, which may outlive the rank: they must end with the rank."""
+    """Closes the connections in a forked child. They must end with the rank, which the child may outlive."""
     for each in list(_own_sockets):
         each.close()
 
@@ -35,9 +35,9 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def watched_by(rank: int, host_of: list[int]) -> list[int]:
-    """Returns the ranks that a rank watches and that watch it: all of its host, and on each other host one, or a few if
-    the rank's own host has fewer ranks. Every rank thus notices on its own that a host has become unresponsive, and on
-    every host a rank notices that another one has ended."""
+    """Returns the ranks that a rank watches and that watch it: all ranks of its host, and on each other host one, or a
+    few if the rank's own host has fewer ranks. Every rank thus notices by itself that a host has become unresponsive,
+    and on every host some rank notices that a rank elsewhere has ended."""
     ranks_of: dict[int, list[int]] = {}
     for each, host in enumerate(host_of):
         ranks_of.setdefault(host, []).append(each)
@@ -173,7 +173,7 @@ class Acceptor:
 
 
 def call(where: Address, secret: bytes, rank: int, timeout: float) -> socket.socket:
-    """Returns a connection to the rank that listens at `where`. Raises OSError if it cannot be made in time,
+    """Returns a connection to the rank that listens at `where`. Raises OSError if it cannot be made in time, and
     EngineError if the listener is not a rank of this job."""
     until = time.monotonic() + timeout
     while True:
@@ -183,7 +183,7 @@ def call(where: Address, secret: bytes, rank: int, timeout: float) -> socket.soc
             caller = Caller(secret, rank, _receive(connection, CHALLENGE_BYTES, until))
             connection.sendall(caller.call)
             is_rank = caller.is_answered_by(_receive(connection, PROOF_BYTES, until))
-        except ConnectionError:  # it had too many unknown connections, or is ending
+        except ConnectionError:  # the listener had too many unknown connections, or is ending
             connection.close()
             if time.monotonic() + _RETRY > until:
                 raise
@@ -211,7 +211,7 @@ def _receive(connection: socket.socket, count: int, until: float) -> bytes:
 
 
 def keep_one_each(rank: int, accepted: dict[int, socket.socket], called: dict[int, socket.socket]) -> dict[int, socket.socket]:
-    """Returns one connection to each rank, the same at both ends: the one that the lower rank made. Closes the
+    """Keeps one connection to each rank, the one that the lower rank made, so that both ends keep the same. Closes the
     others."""
     kept = {}
     for peer in called:
@@ -222,7 +222,7 @@ def keep_one_each(rank: int, accepted: dict[int, socket.socket], called: dict[in
 
 
 def describe_failure(rank: int, peer: int, where: Address, error: Exception) -> str:
-    """Returns why one rank cannot connect to another, and a remedy."""
+    """Returns the reason why one rank cannot connect to another, with a remedy."""
     text = (
         f"rank {rank} on host {socket.gethostname()} cannot connect to rank {peer} on host {where.host} at {where.address}, "
         f"port {where.port} ({error}); "

@@ -1,4 +1,4 @@
-"""Process groups of torch.distributed for context parallelism whose size differs from batch to batch."""
+"""Process groups of torch.distributed for context parallelism whose degree differs from batch to batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ContextGroups:
         loss = model(batch, cp_group=groups[feed.cp_size])
     ```
 
-    Makes one group for each aligned block of 2, 4, ..., max_cp of the mesh's dp x cp ranks, for ranks with the same
-    coordinates along the other axes: each rank is in log2(max_cp) of them. All ranks of the job must make it together,
-    after init_process_group(). Raises InvalidArgument for a mesh that does not have the job's ranks, and for a max_cp
-    that is no power of two or does not divide dp x cp.
+    Makes one group for each aligned block of 2, 4, ..., max_cp of the mesh's dp x cp ranks that have the same
+    coordinates along the other axes. Each rank is in log2(max_cp) groups. All ranks of the job must construct it
+    together, after init_process_group(). Raises InvalidArgument if the mesh does not consist of the job's ranks, or if
+    max_cp is not a power of two that divides dp x cp.
     """
 
     def __init__(self, mesh: Mesh | str | Mapping[str, int] | Any, max_cp: int) -> None:
@@ -54,7 +54,8 @@ class ContextGroups:
                 size *= 2
 
     def __getitem__(self, size: int) -> Any:
-        """Returns the group of this rank among `size` ranks; None for 1. Its ranks are in the order of Feed.cp_rank."""
+        """Returns this rank's group of `size` ranks, or None for 1. The group's ranks are in the order of
+        Feed.cp_rank."""
         if size not in self._groups:
             raise InvalidArgument(f"there is no group of {size} ranks: max_cp is {self.max_cp}, and sizes are powers of two")
         return self._groups[size]
@@ -64,7 +65,7 @@ class ContextGroups:
 
 
 def _rows(mesh: Mesh) -> list[list[int]]:
-    """Returns the ranks along the data axes together, in their order, for each position along the other axes."""
+    """Returns the ranks along the data axes together, in order, for each position along the other axes."""
     others = [axis for axis, _ in mesh.axes if axis not in mesh.data_axes]
     rows: dict[tuple[int, ...], dict[int, int]] = {}
     for rank in range(mesh.size):

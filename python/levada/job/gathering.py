@@ -16,12 +16,12 @@ _PAUSE, _MAX_PAUSE = 0.0002, 0.02
 _TEXT_BYTES = 512
 _DONE = "+"
 _FAILURES: dict[str, type[Error]] = {"!": InvalidArgument, "~": Timeout, "-": EngineError}
-"""Outcomes by the first byte of the fixed-size message that each rank sends the others when ranks join."""
+"""Exceptions by the first byte of the fixed-size message that each rank sends to the others when ranks join."""
 
 
 def wait(work: Any, until: float) -> None:
-    """Waits for `work` of a process group until that time of time.monotonic(), and raises its exception. The program's
-    signal handlers run during the wait; a single work.wait() would delay them."""
+    """Waits for `work` of a process group until `until`, a time of time.monotonic(), and raises its exception. The
+    program's signal handlers run during the wait; a single work.wait() would delay them."""
     pause = _PAUSE
     while not work.is_completed() and (left := until - time.monotonic()) > 0:
         time.sleep(min(pause, left))
@@ -30,8 +30,8 @@ def wait(work: Any, until: float) -> None:
 
 
 def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
-    """Returns the bytes of all ranks, by group rank. All ranks must pass equally many bytes. Works on any device of the
-    group."""
+    """Returns the bytes of all ranks, by group rank. All ranks must pass the same number of bytes. Works on any device
+    of the group. Collective."""
     torch = importlib.import_module("torch")
     kinds = [device.type for device in getattr(group, "_device_types", [])]
     kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]

@@ -23,10 +23,10 @@ from levada.job.meshes import is_device_mesh, ranks_of
 from levada.job.proofs import SECRET_BYTES, derive
 
 ENGINES = ("auto", "shm", "c10d", "shm+c10d")
-"""The values of `engine` of join()."""
+"""The values of join()'s `engine`."""
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
-_transports: list[Any] = []  # whose threads may still run
+_transports: list[Any] = []  # their threads may still be running
 _locks: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], threading.RLock]] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
 
@@ -35,13 +35,13 @@ MAX_DEGREE = 2**31 - 1
 _HOST_BYTES = 16
 _PLACE = struct.Struct(f"<{_HOST_BYTES}s{SECRET_BYTES}sIB")
 _PLACE_BYTES = 64
-"""Size of the message of a rank's _Place. It is the same in every release: gloo aborts the process if the messages of ranks
-differ in size."""
+"""Size of the message with a rank's _Place. It is the same in every release, because gloo aborts the process if the
+messages of ranks differ in size."""
 
 
 class GroupNumbers:
-    """Numbers objects of one kind that are made for a group, the same on all of its ranks, which make them in the same
-    order."""
+    """Numbers the objects of one kind that are made for a group. All ranks of the group make them in the same order,
+    and so get the same numbers."""
 
     def __init__(self) -> None:
         self._of_job = itertools.count(1)
@@ -66,10 +66,10 @@ class Options(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A rank's description of itself to the others."""
+    """A rank's description of itself for the others."""
 
     host: bytes
-    """Equal on ranks that can share memory."""
+    """The same on ranks that can share memory."""
     secret: bytes
     """Rank 0's becomes the job's."""
     degree: int
@@ -103,7 +103,7 @@ def _network() -> str:
 
 
 def _host() -> bytes:
-    """Returns a text that is equal on ranks that can share memory: they have one user, one kernel and one network
+    """Returns a text that is the same on ranks that can share memory, which have the same user, kernel and network
     namespace."""
     boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
     identity = (boot, _network(), os.getuid())
@@ -111,14 +111,15 @@ def _host() -> bytes:
 
 
 def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
-    """Returns the lock under which one thread at a time joins the group, or some ranks of it. Threads may join
-    different groups concurrently, since their peers may begin in another order."""
+    """Returns the lock that a thread holds while it joins the group, or some ranks of it. Threads may join different
+    groups concurrently, because their peers may join them in another order."""
     with _locks_guard:
         return _locks.setdefault(group, {}).setdefault(ranks, threading.RLock())
 
 
 def finish(timeout: float) -> None:
-    """Waits until everything in flight to ranks of other groups has been sent, once the groups have been left."""
+    """Waits until everything in flight to ranks of other groups has been sent. The groups must have been left
+    before."""
     for transport in _transports:
         transport.finish(timeout)
 
@@ -137,8 +138,8 @@ def size_of(group: Any) -> int:
 
 
 def join_group(group: Any, options: Options) -> Membership:
-    """Returns the Membership of a process group's ranks, numbered as in the group; the same object while the group
-    lives."""
+    """Returns the Membership of a process group's ranks, numbered as in the group. Returns the same object as long as
+    the group exists."""
     if isinstance(group, Membership):
         return group
     size_of(group)
@@ -159,7 +160,7 @@ def _check_same(what: str, asked: list[Any]) -> None:
 
 
 def _number(hosts: list[bytes]) -> list[int]:
-    """Returns the host of each rank; hosts are numbered in the order of their first ranks."""
+    """Returns the host of each rank. Hosts are numbered in the order of their first ranks."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     return [numbers[host] for host in hosts]
 
@@ -190,8 +191,7 @@ def _start(group: Any, options: Options) -> Membership:
 
 
 def _join_near(group: Any, name: str, secret: bytes, host_of: list[int], timeout: float) -> Membership:
-    """Joins over shared memory. Collective over all hosts, so that none waits for one on which shared memory is
-    unavailable."""
+    """Joins over shared memory. Collective over all hosts, so that no rank waits for one without shared memory."""
     host = host_of[group.rank()]
     here = [rank for rank, other in enumerate(host_of) if other == host]
     near: list[Membership] = []

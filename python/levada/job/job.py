@@ -19,18 +19,18 @@ from levada.job.groups import ENGINES, MAX_DEGREE, Options, finish, join_group, 
 from levada.job.meshes import is_device_mesh, ranks_of
 
 _FAREWELL = 10.0
-"""Seconds that an exiting rank waits for the others to be notified of its end."""
+"""Seconds that an exiting rank waits until the others have been notified of its end."""
 _LOADERS = 30.0
-"""Seconds that an exiting rank waits for loaders that are still in an item."""
+"""Seconds that an exiting rank waits for loaders that are still producing an item."""
 
 _membership: Membership | None = None  # in the whole job
-_seen_place: tuple[int, int] | None = None  # rank and size in torch.distributed's world when it last had several ranks
+_seen_place: tuple[int, int] | None = None  # last rank and size in a torch.distributed world of several ranks
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
 _parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]] = weakref.WeakKeyDictionary()
 
 
 class _WholeJob:
-    """Stands for the environment's job among the groups that threads join one at a time."""
+    """Represents the environment's job among the groups that threads join one at a time."""
 
 
 class Closable(Protocol):
@@ -43,28 +43,28 @@ _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 def join(
     group: Any = None, *, engine: str = "auto", timeout: float = 1800.0, degree: int = 16, leave_timeout: float = 1800.0
 ) -> Membership:
-    """Returns this process's membership in a group of ranks. The first call for a group is collective and waits
-    `timeout` seconds for all its ranks; later calls return the same object. Feeds call it automatically.
+    """Returns this process's membership in a group of ranks. The first call for a group is collective and waits up to
+    `timeout` seconds for all its ranks; later calls return the same object. Feeds call join() automatically.
 
-    group: a process group or a DeviceMesh of torch.distributed, of which only the members take part, with their ranks
-    in it. Or a Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole
-    job first, so all ranks of the job must call this. None: torch.distributed's world, if it is initialized; otherwise
-    the job that torchrun, SLURM, MPI or `levada run` started; otherwise a job of one rank.
-    engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d", shm within each host and c10d
-    between hosts; "auto", shm if all ranks are on one host, c10d if each is on a different host and there are at most
-    `degree` others, and otherwise "shm+c10d".
-    degree: maximum number of other hosts to which a rank sends a message over shm+c10d; these forward it to more hosts.
+    group: a process group or a DeviceMesh of torch.distributed, in which only the members take part, with their ranks
+    in it; or a Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole
+    job first, so all ranks of the job must call this. None means torch.distributed's world if it is initialized;
+    otherwise the job that torchrun, SLURM, MPI or `levada run` started; otherwise a job of one rank.
+    engine: "shm" for ranks of one host; "c10d" over a process group; "shm+c10d" for shm within each host and c10d
+    between hosts. "auto" chooses shm if all ranks are on one host, c10d if each is on a different host and there are at
+    most `degree` others, and otherwise shm+c10d.
+    degree: maximum number of other hosts to which a rank sends a message over shm+c10d; these hosts forward it to more.
     leave_timeout: seconds that a leaving rank waits for the ends of the channels that it forwards to other ranks of its
     host, whose sender may be in the program's own code. After that, it ends their groups.
 
-    A rank that waits writes a line on standard error that names the ranks that have not arrived; over a process group,
-    after 30 s.
+    A waiting rank writes a line to standard error that names the ranks that have not arrived; over a process group, it
+    does so after 30 s.
 
     Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, if
-    ranks request different engines or degrees, and without `group` if torch.distributed's world of several ranks has
-    been destroyed and no launcher's variables name the other ranks; Timeout, naming the ranks that did not arrive;
-    EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the launcher's variables say
-    that ranks are on several hosts and torch.distributed is not initialized. """
+    ranks request different engines or degrees, and, without `group`, if torch.distributed's world of several ranks has
+    been destroyed and no launcher's variables name the other ranks. Raises Timeout, naming the ranks that did not
+    arrive. Raises EngineError on all ranks if one cannot connect to another. Raises Unsupported immediately if the
+    launcher's variables show that ranks are on several hosts but torch.distributed is not initialized."""
     if engine not in ENGINES:
         remedy = ", and C++ programs join over MPI by levada::mpi::join()" if "mpi" in str(engine) else ""
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}{remedy}')
@@ -96,9 +96,9 @@ def _join_devices(device_mesh: Any, options: Options) -> Membership:
 
 
 def _join_job(options: Options) -> Membership:
-    """Joins the whole job. If torch.distributed is initialized, its ranks are the job's, regardless of the environment:
-    launchers have their own rank numbers, and not all report which ranks are on this host. A job that was joined before
-    stays the job."""
+    """Joins the whole job. If torch.distributed is initialized, its ranks are the job's, regardless of the environment,
+    because launchers have their own rank numbers and not all report which ranks are on this host. A job that was joined
+    before remains the job."""
     global _membership
     if not _has_joined():
         if (world := _world_of_torch()) is not None:
@@ -116,7 +116,8 @@ def _join_job(options: Options) -> Membership:
 
 
 def _check_not_destroyed() -> None:
-    """Raises InvalidArgument if this process would be a job of its own only because its process group is no more."""
+    """Raises InvalidArgument if this process would be a job of one rank only because its process group was
+    destroyed."""
     if _seen_place is not None and _launched_place()[1] == 1:
         rank, size = _seen_place
         raise InvalidArgument(
@@ -131,7 +132,7 @@ def _has_joined() -> bool:
 
 
 def _world_of_torch() -> Any:
-    """Returns torch.distributed's group of all ranks; None if it is not initialized or has one rank."""
+    """Returns torch.distributed's group of all ranks, or None if it is not initialized or has one rank."""
     global _seen_place
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -145,8 +146,8 @@ def _world_of_torch() -> Any:
 
 
 def group_key(group: Any) -> Any:
-    """Returns an object that identifies a group before it is joined: the same one for a group of torch.distributed's
-    whole world and for None, if join() treats both as the same group."""
+    """Returns an object that identifies a group before it is joined. A group of torch.distributed's whole world and
+    None have the same one if join() treats both as the same group."""
     if group is not None and is_device_mesh(group):
         if group.ndim == 1:
             return group_key(group.get_group())
@@ -159,7 +160,7 @@ def group_key(group: Any) -> Any:
 
 def _place() -> tuple[int, int]:
     """Returns rank and size in the whole job, even if it has not been joined; (0, 1) outside a job. A process whose
-    process group has been destroyed keeps its place, so that it does not take all data as its own."""
+    process group has been destroyed keeps its place, so that it does not read all data itself."""
     if _membership is not None and _has_joined():
         return _membership.rank, _membership.size
     if (world := _world_of_torch()) is not None:
@@ -169,14 +170,14 @@ def _place() -> tuple[int, int]:
 
 
 def _launched_place() -> tuple[int, int]:
-    """Returns rank and size by the launcher's variables; (0, 1) without them."""
+    """Returns rank and size from the launcher's variables; (0, 1) without them."""
     return _levada.place() or (0, 1)
 
 
 def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
-    """Returns this process's membership among some ranks of a job, numbered by their positions in `ranks`; the job
-    itself if those are all its ranks. The first call for these ranks is collective over them; later calls return the
-    same object."""
+    """Returns this process's membership among some ranks of a job, numbered by their positions in `ranks`. Returns the
+    job itself if these are all its ranks. The first call for these ranks is collective over them; later calls return
+    the same object."""
     if ranks == tuple(range(job.size)):
         return job
     known = _parts.setdefault(job, {})
@@ -193,7 +194,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """Returns the number of ranks of the whole job, even if it has not been joined; 1 outside a job."""
+    """Returns the number of ranks in the whole job, even if it has not been joined; 1 outside a job."""
     return _place()[1]
 
 
@@ -204,10 +205,10 @@ def close_at_exit(what: Closable) -> None:
 
 @atexit.register
 def _leave() -> None:
-    """Closes everything while threads still run, so that no rank waits for this one."""
+    """Closes everything while threads can still run, so that no rank waits for this one."""
     failure, step = note_uncaught()
     for joined in list(_joined) if failure else ():
-        with contextlib.suppress(Exception):  # the job has ended; the calls below close it anyway
+        with contextlib.suppress(Exception):  # the job has ended; the calls below close the object anyway
             joined.note_exception(failure, step)
     for each in list(_open):
         try:

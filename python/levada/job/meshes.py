@@ -1,4 +1,4 @@
-"""Meshes of other libraries: torch's DeviceMesh, Megatron's process groups."""
+"""Converts and checks meshes of other libraries: torch's DeviceMesh, Megatron's process groups."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from levada.base.errors import InvalidArgument, InvalidType
 
 
 def is_device_mesh(mesh: Any) -> bool:
-    """Returns whether it is a DeviceMesh of torch.distributed."""
+    """Returns whether `mesh` is a DeviceMesh of torch.distributed."""
     return hasattr(mesh, "mesh_dim_names") and hasattr(mesh, "mesh")
 
 
 def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
-    """Returns a Mesh unchanged, or the axes in a text such as "dp=2,tp=2", in a dict, or of a DeviceMesh. `data_axes`
-    are those along which batches differ. Raises InvalidType for any other type, and InvalidArgument for `data_axes`
-    with a Mesh, which has its own."""
+    """Returns a Mesh unchanged, or makes one from a string such as "dp=2,tp=2", a dict, or a DeviceMesh. `data_axes`:
+    the axes along which batches differ. Raises InvalidType for any other type, and InvalidArgument for `data_axes` with
+    a Mesh, which has its own."""
     if isinstance(mesh, Mesh):
         if data_axes is not None:
             raise InvalidArgument("data_axes is for a mesh that is no levada.Mesh; give it to levada.Mesh(..., data_axes=...) itself")
@@ -38,14 +38,14 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
 
 
 def with_cp_as_data(mesh: Mesh) -> Mesh:
-    """Returns the mesh with cp among its data axes: the dp x cp ranks then have data coordinates of their own, by which
-    ranks that share a sequence are aligned."""
+    """Returns the mesh with cp as one of its data axes. Each of the dp x cp ranks then has its own data coordinate, by
+    which ranks that share a sequence are aligned."""
     axes = dict(mesh.axes)
     return Mesh(**axes, data_axes=[*mesh.data_axes, *(["cp"] if "cp" in axes else [])])
 
 
 def by_axis(placements: Any, mesh: Mesh) -> Any:
-    """Converts a list of DTensor placements, one for each axis of a DeviceMesh, to a dict by axis; returns anything
+    """Converts a list of DTensor placements, one for each axis of a DeviceMesh, to a dict by axis. Returns anything
     else unchanged. Raises InvalidArgument for a list of another length."""
     if not isinstance(placements, (list, tuple)) or not all(hasattr(each, "is_replicate") for each in placements):
         return placements
@@ -66,7 +66,7 @@ def check_groups(
     mesh: Mesh, whose: str, groups: Mapping[str, Any], example: str = "as Mesh.from_env(order='tp-cp-ep-dp-pp')"
 ) -> None:
     """Raises InvalidArgument unless each of this process's process groups, by axis, has the ranks that the mesh of the
-    whole job puts along that axis. "dp" is all data axes together."""
+    whole job has along that axis. "dp" means all data axes together."""
     distributed = sys.modules["torch.distributed"]
     rank = distributed.get_rank()
     for axis, group in groups.items():
@@ -81,8 +81,8 @@ def check_groups(
 
 
 def check_feed(mesh: Mesh, group: Any, ranks: int) -> None:
-    """Calls check_megatron() for the mesh of a feed, if that consists of all the job's ranks in order. A Membership as
-    `group` declares that the mesh is right, whatever Megatron's groups are."""
+    """Calls check_megatron() for the mesh of a feed if the mesh consists of all ranks of the job in order. A Membership
+    as `group` declares the mesh to be right, whatever Megatron's groups are."""
     if mesh.size != ranks or isinstance(group, Membership) or _megatron() is None:
         return
     if group is None:
@@ -100,12 +100,12 @@ _SHARING = ("tp", "cp", "pp", "sp")
 
 
 def check_no_mesh_forgotten() -> None:
-    """Raises InvalidArgument if this process has a DeviceMesh in which ranks share batches: without a mesh, a feed
-    would give each of these ranks different batches."""
+    """Raises InvalidArgument if this process has a DeviceMesh in which ranks share batches. Without a mesh, a feed
+    would send different batches to each of these ranks."""
     module = sys.modules.get("torch.distributed.device_mesh")
     if module is None:
         return
-    # There is no list of them, but each object refers to its class.
+    # torch keeps no list of them, but each object refers to its class.
     meshes = [each for each in gc.get_referrers(module.DeviceMesh) if type(each) is module.DeviceMesh]
     for each in sorted(meshes, key=lambda each: -each.mesh.ndim):
         sizes = dict(zip(each.mesh_dim_names or (), each.mesh.shape, strict=False))
@@ -119,7 +119,7 @@ def check_no_mesh_forgotten() -> None:
 
 
 def check_megatron(mesh: Mesh, otherwise: str = "") -> None:
-    """Calls check_groups() for Megatron-LM's groups, if they have been initialized."""
+    """Calls check_groups() for Megatron-LM's groups if they have been initialized."""
     state = _megatron()
     if state is None:
         return
@@ -129,13 +129,13 @@ def check_megatron(mesh: Mesh, otherwise: str = "") -> None:
         "pp": state.get_pipeline_model_parallel_group(),
         "dp": state.get_data_parallel_group(),
     }
-    if "ep" in dict(mesh.axes):  # Megatron takes it from the ranks along its other axes
+    if "ep" in dict(mesh.axes):  # Megatron forms it from the ranks along its other axes
         groups["ep"] = state.get_expert_model_parallel_group()
     sizes = [f"{axis}={group.size()}" for axis, group in groups.items() if axis != "dp" and group.size() > 1]
     check_groups(mesh, "Megatron's process group", groups, f"as Mesh.from_env({', '.join(sizes)}){otherwise}")
 
 
 def _megatron() -> Any:
-    """Returns Megatron-LM's module of process groups, if they have been initialized."""
+    """Returns Megatron-LM's module of process groups if they have been initialized, otherwise None."""
     state = sys.modules.get("megatron.core.parallel_state")
     return state if state is not None and state.model_parallel_is_initialized() else None

@@ -1,7 +1,7 @@
-"""Proofs that both ends of a TCP connection belong to one job, whose secret only its ranks know.
+"""Proves that both ends of a TCP connection belong to one job, whose secret only its ranks know.
 
-Each end sends a fresh challenge, and proves that it knows the secret by a hash of both challenges. Neither a stranger
-nor a recording of another connection is thus accepted as a rank, and the secret never crosses the connection:
+Each end sends a new challenge, and proves that it knows the secret by a hash of both challenges. A stranger, or a
+replay of another connection, is therefore never accepted as a rank, and the secret itself is never sent:
 
     listener to caller   a challenge
     caller to listener   its rank, a challenge, a proof
@@ -22,7 +22,7 @@ CALL_BYTES = _RANK_BYTES + CHALLENGE_BYTES + PROOF_BYTES
 
 
 def derive(secret: bytes, purpose: str) -> bytes:
-    """Returns 16 bytes that depend on the secret and do not reveal it."""
+    """Returns 16 bytes that depend on the secret but do not reveal it."""
     return hashlib.blake2s(purpose.encode(), key=secret, digest_size=16).digest()
 
 
@@ -32,7 +32,7 @@ def _prove(secret: bytes, side: bytes, *parts: bytes) -> bytes:
 
 
 class Caller:
-    """The end of a rank that connects."""
+    """The end that connects."""
 
     def __init__(self, secret: bytes, rank: int, greeting: bytes) -> None:
         """`greeting`: the listener's challenge."""
@@ -48,7 +48,7 @@ class Caller:
 
 
 class Listener:
-    """The end of a rank that accepts one connection."""
+    """The end that accepts one connection."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -56,7 +56,7 @@ class Listener:
         """The listener's first message."""
 
     def answer(self, call: bytes) -> tuple[int, bytes] | None:
-        """Returns the rank that sent `call`, and the answer to it; None if no rank of the job sent it."""
+        """Returns the rank that sent `call` and the answer to it, or None if no rank of the job sent it."""
         if len(call) != CALL_BYTES:
             return None
         said = self.greeting + call[:-PROOF_BYTES]

@@ -1,7 +1,7 @@
-"""Finds connections whose data does not arrive although the other host answers: the path drops large packets.
+"""Finds connections whose data does not arrive although the other host answers, because the path drops large packets.
 
-TCP's probes are small. If the MTU on the way is less than both ends assume, they pass, and so does all other small
-data; larger packets are retransmitted again and again without an acknowledgment.
+TCP's probes are small. If the MTU on the path is less than both ends assume, probes and all other small data arrive,
+but larger packets are retransmitted again and again without an acknowledgment.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _INFO = struct.Struct("24xI28xI40xI")
 """Layout of Linux's struct tcp_info: unacknowledged packets, milliseconds since the other end last acknowledged
 anything, and retransmitted packets."""
 _MIN_TRIES = 3
-"""With retransmissions and an answer between two looks, the packet may have been sent before the link failed and after
-the answer; between two other looks, before the link recovered and the answer arrived."""
+"""Minimum number of tries. In one pair of looks with retransmissions and an answer, the packet may have been sent
+before the link failed, after that answer. In another pair, it may have been sent before the link recovered and the
+answer arrived."""
 
 
 class _Info(NamedTuple):
@@ -32,7 +33,7 @@ class _Trial(NamedTuple):
     since: float
     num_retries: int
     num_tries: int
-    """Pairs of looks between which packets were retransmitted in vain while the host answered."""
+    """Number of pairs of looks between which packets were retransmitted in vain while the host answered."""
 
 
 def seconds_since_answer(connection: socket.socket) -> float:
@@ -45,7 +46,7 @@ def _info_of(connection: socket.socket) -> _Info:
 
 
 class Stalls:
-    """Watches connections that others own and may close. One thread."""
+    """Watches connections that belong to others, who may close them. Must be used by one thread."""
 
     def __init__(self, sockets: dict[str, int], silence: float) -> None:
         """`sockets`: descriptors, by a name that identifies each socket while it is open."""
@@ -55,9 +56,9 @@ class Stalls:
         self._looked = time.monotonic()
 
     def find(self, since_probe: Callable[[str], float | None]) -> set[str]:
-        """Returns the addresses of hosts that have answered probes for `silence` seconds but acknowledged no data in
-        that time, though there was some. Call it periodically. `since_probe`: returns the seconds since the host at an
-        address answered a probe; None while it misses probes."""
+        """Returns the addresses of hosts that have answered probes for `silence` seconds but acknowledged none of the
+        data in flight to them. Must be called periodically. `since_probe`: returns the seconds since the host at an
+        address answered a probe, or None while it misses probes."""
         found = set()
         before, self._looked = self._looked, time.monotonic()
         for name, fd in self._sockets.items():
@@ -77,7 +78,7 @@ class Stalls:
 
 
 def _next_trial(trial: _Trial | None, info: _Info, since_answer: float | None, now: float, before: float) -> _Trial | None:
-    """Returns a connection's trial as of `now`, given the previous look at `before`."""
+    """Returns a connection's trial as of `now`. `before`: time of the previous look."""
     if info.num_unacknowledged == 0 or since_answer is None:
         return None
     if trial is None or info.silent_ms < 1000 * (now - trial.since):
