@@ -1,4 +1,4 @@
-"""Sums of tensors on accelerators: buckets on the device, which torch reduces through the device's own backend."""
+"""Sums of tensors on accelerators, in buckets on the device, which torch reduces through the device's backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Callback = Callable[[Any], object]
 
 
 class _Ordered:
-    """Memory on a device that streams use one after another. On the CPU there are no streams."""
+    """Memory on a device that streams use one after another. On the CPU, there are no streams."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
@@ -42,7 +42,7 @@ class _Ordered:
 
 
 class _Member:
-    """This rank in a group, and the number of its next input since the last flush that followed an input."""
+    """This rank in a group. Counts the flushes that follow an input, and the inputs since the last of these."""
 
     def __init__(self, number: int, job: Membership) -> None:
         self.number = number
@@ -51,7 +51,7 @@ class _Member:
         self.flushes = self.inputs = 0
 
     def count_flush(self) -> bool:
-        """Returns whether there have been inputs since the last flush that counts."""
+        """Counts a flush if there have been inputs since the last one that counted. Returns whether it counts."""
         if self.inputs == 0:
             return False
         self.flushes, self.inputs = self.flushes + 1, 0
@@ -59,28 +59,28 @@ class _Member:
 
 
 class _Key(NamedTuple):
-    """The properties that the inputs of one bucket share."""
+    """The properties that all inputs of one bucket share."""
 
     number: int
     group: Any
-    """The process group that reduces them."""
+    """The process group that reduces the inputs."""
     member: _Member
     name: str
     """Name of the DeviceReduce."""
     like: Any
-    """An empty tensor of their dtype, on their device."""
+    """An empty tensor of the inputs' dtype, on their device."""
     op: str
 
 
 class _Described(NamedTuple):
-    """Values that must be the same on all ranks of a group, except the first."""
+    """Values that must be the same on all ranks of a group, except `rank`."""
 
     rank: int
     """Rank in the job."""
     bucket: str
     inputs: list[str]
     places: str
-    """Positions of the inputs among those of the group."""
+    """Positions of the inputs among all inputs of the group."""
 
 
 class _Bucket:
@@ -99,7 +99,7 @@ class _Bucket:
         self._work: Any = None
 
     def add(self, pieces: Sequence[Any], callback: Callback | None) -> int:
-        """Copies an input, and returns its index in the bucket."""
+        """Copies an input and returns its index in the bucket."""
         copy = _torch().cat([piece.reshape(-1) for piece in pieces])
         result = _Ordered(copy.new_empty(pieces[0].shape))
         self.inputs.append(_Ordered(copy))
@@ -110,7 +110,7 @@ class _Bucket:
         return len(self.results) - 1
 
     def launch(self, timeout: float) -> None:
-        """Begins the reduction, ordered after the current stream's work. Collective."""
+        """Starts the reduction, ordered after the current stream's work. Collective."""
         self.is_open = False
         results = [each.use() for each in self.results]
         try:
@@ -160,17 +160,17 @@ class DeviceHandle:
         self._reduce, self._bucket, self._number = reduce, bucket, number
 
     def done(self) -> bool:
-        """Returns whether it has been reduced."""
+        """Returns whether the reduction has completed."""
         return self._bucket.done()
 
     def wait(self) -> Any:
-        """Returns the result, for later work of the current stream. If the input's bucket is still open, closes it and
-        all buckets of its group that were opened earlier; all ranks of the group must do so alike."""
+        """Returns the result, for later work of the current stream. If the input's bucket is still open, first launches
+        it and all buckets of its group that were opened earlier; all ranks of the group must then do the same."""
         self._reduce.finish(self._bucket)
         return self.get()
 
     def get(self) -> Any:
-        """Returns the result of an input that has been launched. Raises InvalidArgument if its bucket is open."""
+        """Returns the result of an input that has been launched. Raises InvalidArgument if its bucket is still open."""
         if self._bucket.is_open and self._bucket.error is None:
             raise InvalidArgument("the input's bucket is still open; call flush() or wait()")
         self._bucket.settle()
@@ -178,11 +178,11 @@ class DeviceHandle:
 
 
 class DeviceReduce:
-    """Buckets of tensors on devices. Torch reduces them over the user's process group, through its backend for the
-    device (nccl for cuda), ordered after the current stream's work; waiting orders the current stream after the
-    reductions. The order of summation, and the precision of halves, are the backend's. Callbacks run when those of a
-    Bucketer do, and thus at the same point on every rank. After any exception of a reduction except InvalidArgument,
-    later calls raise the same one."""
+    """Buckets of tensors on devices. Torch reduces them over the user's process group through its backend for the
+    device (nccl for cuda), ordered after the current stream's work. Waiting orders the current stream after the
+    reductions. The order of summation, and the precision of half-precision sums, are the backend's. Callbacks run at
+    the same points as those of a Bucketer, and so at the same point on every rank. After any exception of a reduction
+    except InvalidArgument, later calls raise the same exception."""
 
     def __init__(self, capacity: int, in_flight: int, timeout: float, name: str = "a reduce-scatter") -> None:
         self._in_flight, self._timeout, self._name = in_flight, timeout, name
@@ -191,15 +191,15 @@ class DeviceReduce:
         self._members: dict[Membership, _Member] = {}
         self._open: dict[int, _Bucket] = {}
         self._launched: collections.deque[_Bucket] = collections.deque()
-        self._due: collections.deque[tuple[Callback, Any]] = collections.deque()  # due callbacks and their results
-        self._error: Exception | None = None  # the first exception of a callback, or a disagreement of ranks
+        self._due: collections.deque[tuple[Callback, Any]] = collections.deque()  # due callbacks with their results
+        self._error: Exception | None = None  # first exception of a callback, or a disagreement of ranks
         self._broken: Exception | None = None
         self._running = False
         self._caller = OneCaller("a call of this bucketer")  # calls within callbacks nest
 
     def reduce_scatter(self, group: Any, inputs: Any, op: str, callback: Callback | None) -> DeviceHandle:
-        """Enqueues inputs, as ReduceScatter does. An input for which there is no memory has not been enqueued, so ranks
-        that retry it stay in step with the others."""
+        """Enqueues inputs, as ReduceScatter does. If memory for an input cannot be allocated, the input has not been
+        enqueued, so a rank that retries it stays in step with the others."""
         pieces = _pieces(inputs, size_of(group))
         with self._caller:
             self._raise_broken()
@@ -231,12 +231,12 @@ class DeviceReduce:
             self._launch(close)
         bucket = self._open.get(key.number) or _Bucket(key)
         number = bucket.add(pieces, callback)
-        self._open[key.number] = bucket  # an open bucket has inputs
+        self._open[key.number] = bucket  # only now, because an open bucket has inputs
         return bucket, number
 
     def finish(self, bucket: _Bucket) -> None:
-        """Launches a bucket and all buckets of its group that were opened earlier, and runs its group's callbacks up to
-        its own."""
+        """Launches a bucket and all buckets of its group that were opened earlier. Runs the group's callbacks up to its
+        own."""
         with self._caller:
             if bucket.is_open and bucket.error is None:
                 self._launch_all(self._bucketing.flush_through, bucket.key.number)
@@ -282,8 +282,8 @@ class DeviceReduce:
         return any(member.inputs for member in self._members.values())
 
     def _say_flush(self) -> None:
-        """Makes all ranks of each group verify that they flush after the same inputs. A group's last open bucket
-        already includes that check."""
+        """Makes the ranks of each group verify that they flush after the same inputs. For a group with open buckets,
+        the last of these includes the check."""
         last = {bucket.key.member: bucket for bucket in self._open.values()}  # in the order in which they were opened
         for bucket in last.values():
             bucket.is_last = True
@@ -302,8 +302,8 @@ class DeviceReduce:
 
     @contextlib.contextmanager
     def _breaking(self) -> Iterator[None]:
-        """Guards a step of a reduction. If it raises, ranks may be out of step: no later reduction is tried, and inputs
-        of open buckets get the same exception."""
+        """Guards a step of a reduction. If the step raises, ranks may be out of step, so no later reduction is tried,
+        and the inputs of open buckets get the same exception."""
         try:
             yield
         except BaseException as error:
@@ -315,13 +315,13 @@ class DeviceReduce:
             raise
 
     def _launch_all(self, flush: Callable[..., list[int]], *through: int) -> None:
-        with self._breaking():  # closes all even if an interrupt arrives between two launches
+        with self._breaking():  # closes all buckets even if an interrupt arrives between two launches
             for number in flush(*through):
                 self._launch(number)
 
     def _launch(self, number: int) -> None:
         bucket = self._open[number]
-        # The enqueued inputs decide which callbacks become due, not the reductions completed by now.
+        # Only the enqueued inputs decide which callbacks become due, not which reductions have completed by now.
         of_group = [each for each in self._launched if each.key.member is bucket.key.member]
         for first in of_group[: max(len(of_group) - self._in_flight + 1, 0)]:
             self._retire(first)
@@ -366,18 +366,18 @@ def _torch() -> Any:
 
 
 def _ignore(_: Any) -> None:
-    """The callback of an input without one."""
+    """The callback of an input that has none."""
 
 
 def _lasting(error: BaseException) -> Exception:
-    """Returns the exception that later calls raise after `error`: an interrupt or an exit ends only one call."""
+    """Returns the exception that later calls raise after `error`. An interrupt or an exit ends only one call."""
     if isinstance(error, Exception):
         return error
     return EngineError(f"{type(error).__name__} interrupted a reduction of tensors on a device; ranks are out of step")
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:
-    """Returns the world ranks of a process group, by their ranks in it."""
+    """Returns the world ranks of a process group, in the order of their ranks in it."""
     ranks = tuple(importlib.import_module("torch.distributed").get_process_group_ranks(group))
     if list(ranks) != sorted(ranks):
         raise Unsupported(f"tensors on a device are reduced over groups in ascending order of ranks, not {list(ranks)}")
@@ -385,8 +385,8 @@ def _ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def _pieces(inputs: Any, size: int) -> list[Any]:
-    """Returns one tensor for each rank, all of one shape, dtype and device. A whole tensor is divided along dim 0, into
-    parts of ceil(extent / size), with zeros at the end."""
+    """Returns one tensor for each rank, all of the same shape, dtype and device. Divides a single tensor along dim 0
+    into parts of ceil(extent / size), padded with zeros at the end."""
     if isinstance(inputs, _torch().Tensor):
         whole = inputs.detach()
         if whole.dim() == 0:
