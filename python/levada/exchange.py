@@ -5,13 +5,13 @@
     store = exchange.Store(tensors="torch")                      # one per rank
     store.store(exchange.SampleBatch(ids, {"tokens": tokens}, {"tokens": lengths}))
 
-    held = exchange.all_gather(store)                                # which rank holds what: no payload
+    held = exchange.all_gather(store)                                # which rank holds what; sends no payload
     critic = exchange.destinations(levada.Mesh(dp=2, tp=2), held.meta(), balance="flops")   # equal work per dp rank
     exchange.redistribute(store, critic, ["tokens"])
     mine = store.get(critic[dp].ids)                             # bit-identical to what was stored elsewhere
 
-Every byte leaves its rank once for each set of ranks that needs it, and is received in place; a rank receives no data
-that it already holds. `docs/design/exchange.md` explains how.
+Every byte leaves its rank once for each set of ranks that needs it, and is received in place. A rank receives no data
+that it already holds. `docs/design/exchange.md` explains the design.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ _IN_FLIGHT = 64 << 20
 
 
 def all_gather(store: Store, group: Any = None, *, timeout: float = 1800.0) -> SampleDirectory:
-    """Returns which rank holds which samples and keys in the stores of a group, the same on all its ranks. Collective;
-    sends only ids, lengths and values.
+    """Returns which ranks hold which samples and keys in the stores of a group. The result is the same on all ranks of
+    the group. Collective; sends only ids, lengths and values.
 
-    group: as levada.join() accepts it. timeout: seconds of one wait, by default 30 minutes, because another rank may be
-    generating or saving a checkpoint.
+    group: as levada.join() accepts it. timeout: seconds that one wait may take. The default of 30 minutes allows for
+    another rank that is generating or saving a checkpoint.
 
     Raises InvalidArgument on all ranks: naming id, key and ranks, if two ranks hold different forms of one sample, or
     one rank holds a key in different forms; naming calls and stores, if ranks make different calls or name different
-    stores. """
+    stores."""
     job = join(group)
     with _counted(job):
         return _levada.all_gather(job, store, timeout)
@@ -88,19 +88,19 @@ def destinations(
     whatever their other coordinates.
 
     - `mesh`: a Mesh, or a DeviceMesh of torch.distributed.
-    - `ids`: a list of ids for each data coordinate; or a batch, or its meta, whose samples `balance` divides over the
+    - `ids`: a list of ids for each data coordinate; or a batch, or its meta, whose samples `balance` divides among the
       data coordinates.
-    - `ranks`: the job's ranks that the model runs on, in the mesh's order; by default the ranks of the DeviceMesh, or
-      0, 1, and so on.
-    - `cut`: along the axis cp each rank gets sequences "whole", or parts of them, "consecutive" or "zigzag".
-    - `balance`: a Balance of `cost` and `counts`, or its cost, such as "flops"; by default "tokens". Counts are free
+    - `ranks`: the job's ranks that the model runs on, in the mesh's order. Defaults to the ranks of the DeviceMesh, or
+      to 0, 1, and so on.
+    - `cut`: whether each rank along the axis cp gets "whole" sequences, or "consecutive" or "zigzag" parts of them.
+    - `balance`: a Balance of `cost` and `counts`, or its cost, such as "flops". Defaults to "tokens". Counts are free
       unless they are "equal".
-    - `key`: the key whose sequences are balanced; by default all keys.
+    - `key`: the key whose sequences are balanced. Defaults to all keys.
     - `data_axes`: the axes of a DeviceMesh along which samples differ.
 
-    Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the
-    mesh, for a batch of fewer samples than data coordinates, for a cost that is a field or a function, and for further
-    options of a Balance, which are those of a feed. """
+    Raises InvalidArgument unless there are one list of ids for each data coordinate and one rank for each position in
+    the mesh; if a batch has fewer samples than there are data coordinates; if the cost is a field or a function; and
+    for other options of a Balance, which only apply to feeds."""
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
@@ -124,8 +124,8 @@ def destinations(
 def data_heads(
     mesh: Mesh | Any, ranks: Sequence[int] | None = None, *, data_axes: Sequence[str] | None = None
 ) -> list[int]:
-    """Returns, for each coordinate along the data axes, the rank that sends its group's results: tensor and context
-    coordinate 0 in the last pipeline stage. mesh, ranks, data_axes: as for destinations()."""
+    """Returns the rank that sends its group's results for each coordinate along the data axes: the rank with tensor and
+    context coordinate 0 in the last pipeline stage. mesh, ranks, data_axes: as in destinations()."""
     return _levada.data_heads(as_mesh(mesh, data_axes), _model_ranks(mesh, ranks))
 
 
@@ -145,9 +145,9 @@ def plan(
     """Returns the moves with which redistribute() delivers the wanted ids and keys to each rank. Pure: the result is
     the same on every rank, and on a controller that is not a rank.
 
-    - `cut_keys`: the keys of which a destination with a part of the sequence receives only that part.
-    - `allow_absent`: samples may lack some or all keys. They arrive without these, or not at all if they have none.
-    - `host_of`: the host of each rank; by default all are on one host.
+    - `cut_keys`: keys of which a destination with a part of the sequence receives only that part.
+    - `allow_absent`: lets samples lack some or all keys. They arrive without these, or not at all if they have none.
+    - `host_of`: the host of each rank. By default, all ranks are on one host.
 
     Raises InvalidArgument, naming id, key and ranks, for an id that no rank holds, or a key that no rank holds for it.
     """
@@ -166,22 +166,22 @@ def redistribute(
     in_flight_bytes: int = _IN_FLIGHT,
     timeout: float = 1800.0,
 ) -> ExchangeResult:
-    """Delivers the wanted ids and keys to each rank of a group. All ranks pass the same `wants` and `keys`, as to
-    plan(). Collective over the group, one call at a time; safe to repeat. There is nothing to set up.
+    """Delivers the wanted ids and keys to each rank of a group. All ranks pass the same `wants` and `keys`, as in
+    plan(). Collective over the group, one call at a time. Safe to repeat, and needs no setup.
 
-    - `group`: as levada.join() accepts it. `wants` names ranks by their numbers within it.
-    - `chunk_bytes`: the maximum message size, the same on all ranks; by default 1 MiB or 16 MiB, depending on the
+    - `group`: as levada.join() accepts it. `wants` refers to ranks by their numbers within it.
+    - `chunk_bytes`: maximum message size in bytes, the same on all ranks. Defaults to 1 MiB or 16 MiB, depending on the
       engine.
-    - `in_flight_bytes`: the maximum bytes of this rank's messages in flight, at least two messages. Between ranks that
-      share memory it is always three messages.
-    - `timeout`: seconds of one wait, for the other ranks to begin or for the next message. May differ between ranks.
+    - `in_flight_bytes`: maximum bytes of this rank's messages in flight, but at least two messages. Between ranks that
+      share memory, it is always three messages.
+    - `timeout`: seconds to wait for the other ranks to begin, or for the next message. May differ between ranks.
 
-    Raises InvalidArgument on all ranks, before anything has moved: for input that plan() rejects; if ranks hold
+    Raises InvalidArgument on all ranks, before any data has moved, for input that plan() rejects; if ranks hold
     different contents of a sample's key, such as after update() on one of them, naming both; if ranks make different
-    requests or calls, or name different stores; if the limit of a store is too small for what it would receive. Raises
-    PeerLost if a rank is lost or has left, naming the exception that ended it, and Timeout. An exception on only one
-    rank ends the group and is EngineError on the others. Each key of each sample is then in a store completely or not
-    at all.
+    requests or calls, or name different stores; and if the limit of a store is too small for the data it would receive.
+    Raises Timeout, and raises PeerLost, naming the exception that ended it, if a rank is lost or has left. An exception
+    on only one rank ends the group and raises EngineError on the others. Each key of each sample is then in a store
+    completely or not at all.
     """
     job = join(group)
     with _counted(job, of_call=()):
@@ -193,10 +193,10 @@ def redistribute(
 def balance(
     tokens: Sequence[int], parts: int, *, equal: bool = False, in_order: bool = False
 ) -> list[list[int]]:
-    """Divides the positions of `tokens` into parts with about the same number of tokens: the largest part has at most
+    """Divides the positions of `tokens` into parts with about the same number of tokens. The largest part has at most
     4/3 of the minimum possible. equal: the numbers of items differ by at most one. in_order: parts are consecutive
-    runs, and the largest has the minimum possible. Raises InvalidArgument for no parts, a negative count, and too few
-    items for `equal` or `in_order`. """
+    runs, and the largest has the minimum possible. Raises InvalidArgument for zero parts, a negative count, and too few
+    items for `equal` or `in_order`."""
     if equal and in_order:
         raise InvalidArgument("equal counts of consecutive items leave nothing to balance; give one of equal, in_order")
     return _levada.partition_by_tokens(tokens, parts, equal, in_order)
@@ -205,7 +205,7 @@ def balance(
 @contextlib.contextmanager
 def _counted(job: Membership, of_call: tuple[type[Exception], ...] = (Error,)) -> Iterator[None]:
     """Counts a call that raises before it begins, so that other ranks do not mistake this rank's next call for it.
-    of_call: the exceptions of the call itself, which has been counted."""
+    of_call: the exceptions that the call itself raises, which is already counted then."""
     try:
         yield
     except of_call:
