@@ -1,4 +1,4 @@
-"""fairscale's ReduceScatterBucketer: many small reduce-scatters become few large ones.
+"""fairscale's ReduceScatterBucketer: executes many small reduce-scatters as few large ones.
 
     from levada.dropin.fairscale import ReduceScatterBucketer
     # was: from fairscale.internal.reduce_scatter_bucketer import ReduceScatterBucketer
@@ -35,7 +35,8 @@ from levada.reduce.reduce import ReduceScatter, on_cpu
 
 
 class Misuse(InvalidArgument, AssertionError):
-    """Misuse that fairscale reports with an assertion: both an AssertionError and one of Levada's errors."""
+    """Misuse for which fairscale raises AssertionError. This class is both an AssertionError and one of Levada's
+    errors."""
 
 
 class Bucket(NamedTuple):
@@ -45,10 +46,10 @@ class Bucket(NamedTuple):
 
 
 class ReduceScatterBucketer:
-    """Collects reduce-scatters into buckets, one for each device, dtype and set of ranks, of `bucket_cap_mb` MiB over
-    all ranks; 0 or less: none are collected. Inputs that are larger than a bucket are reduced before the call returns.
-    All ranks of a group must enqueue the same in the same order. `timeout`: seconds of one wait; `engine`: as in
-    levada.join().
+    """Collects reduce-scatters into buckets of `bucket_cap_mb` MiB over all ranks, one for each device, dtype and set
+    of ranks. With 0 or less, none are collected. Inputs larger than a bucket are reduced before the call returns. All
+    ranks of a group must enqueue the same inputs in the same order. `timeout`: seconds that one wait may take.
+    `engine`: as in levada.join().
     """
 
     def __init__(self, bucket_cap_mb: float = 25, *, timeout: float = 1800.0, engine: str = "auto") -> None:
@@ -56,7 +57,7 @@ class ReduceScatterBucketer:
         self._engine = engine
         self._reduce = ReduceScatter(capacity_mb=max(bucket_cap_mb, 0), timeout=timeout)
         self._enqueue = self._reduce._core.reduce_scatter  # for tensors on the CPU
-        # Weak keys, because a later group of the same ranks is a different one.
+        # Weak keys, because a later group of the same ranks is a different group.
         self._joined: weakref.WeakKeyDictionary[Any, Membership] = weakref.WeakKeyDictionary()
         self._ranks: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._buckets: weakref.WeakKeyDictionary[Any, set[tuple[Any, Any]]] = weakref.WeakKeyDictionary()
@@ -69,11 +70,11 @@ class ReduceScatterBucketer:
     def reduce_scatter_async(
         self, input_list: Sequence[Any], group: Any, callback_fn: Callable[[Any], object] | None = None
     ) -> None:
-        """Enqueues group.size() tensors of one shape, dtype and device. flush() at the latest calls `callback_fn` with
-        the sum of all ranks' input_list[rank], on this thread, without recording gradients. Nothing is recorded for
-        tensors that require grad. Raises AssertionError, which is a levada.InvalidArgument, for a list of another
-        length; levada.InvalidArgument, naming position and values, for tensors that differ, and if this rank is not in
-        the group."""
+        """Enqueues group.size() tensors of the same shape, dtype and device. Calls `callback_fn` with the sum of all
+        ranks' input_list[rank], in flush() at the latest, on this thread and without recording gradients. Nothing is
+        recorded for tensors that require grad. Raises AssertionError, which is also a levada.InvalidArgument, for a
+        list of the wrong length. Raises levada.InvalidArgument, naming position and values, for tensors that differ,
+        and if this rank is not in the group."""
         size = size_of(group)
         if len(input_list) != size:
             raise Misuse(f"reduce_scatter received {len(input_list)} inputs, expected group.size() ({size})")
@@ -92,8 +93,8 @@ class ReduceScatterBucketer:
         self._reduce.flush()
 
     def teardown(self) -> None:
-        """Returns the memory of buckets to the system. Raises AssertionError, which is a levada.InvalidArgument, while
-        work is pending."""
+        """Releases the memory of buckets to the system. Raises AssertionError, which is also a levada.InvalidArgument,
+        if work is pending."""
         try:
             self._reduce.teardown()
         except InvalidArgument as problem:

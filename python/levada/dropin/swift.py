@@ -34,28 +34,28 @@ from levada.feed.feed import Feed
 from levada.feed.sources import set_epoch
 
 _HOOKS = ("_scatter_object_list", "_skip_batches", "_scatter_device")
-"""ms-swift's private methods, none of which this class calls."""
+"""Private methods of ms-swift, none of which this class calls."""
 
 
 class DataLoaderDispatcher:
-    """Round k delivers to group rank r batch k * world_size + r of `base_dataloader`, which only rank 0 of the group
-    iterates (others may pass None). A last round that the data does not fill is dropped on all ranks. The batches of a
-    round may differ in shape and structure. Values that cannot cross otherwise are pickled, as ms-swift does with
+    """Delivers in round k, to group rank r, batch k * world_size + r of `base_dataloader`, which only rank 0 of the
+    group iterates (others may pass None). A last round that the data does not fill is dropped on all ranks. The batches
+    of a round may differ in shape and structure. Values that cannot be sent otherwise are pickled; ms-swift pickles
     everything.
 
-    base_dataloader: any iterable of batches. device: the device for each batch; None: the accelerator if the group's
-    backend is nccl or hccl, otherwise batches are not moved. skip_batches: rounds that each iter() leaves out, on all
-    ranks. Subclasses may override rank, world_size, group and timeout, the same way on all ranks; without
-    torch.distributed each process iterates separately, and batches are those of the loader itself.
+    base_dataloader: any iterable of batches. device: the device to which each batch is moved. None means the
+    accelerator if the group's backend is nccl or hccl; otherwise batches are not moved. skip_batches: number of rounds
+    that each iter() skips, on all ranks. Subclasses may override rank, world_size, group and timeout, in the same way
+    on all ranks. Without torch.distributed, each process iterates separately, and the batches are the loader's own.
 
-    Iterating is collective over the group. Iteration raises SourceError on every rank, Timeout, PeerLost;
-    InvalidArgument if rank and world_size are not those of the group; Unsupported if a subclass has ms-swift's private
-    methods, which would not be called.
+    Iterating is collective over the group. Iteration raises SourceError on every rank, Timeout, and PeerLost;
+    InvalidArgument if rank and world_size are not those of the group; and Unsupported if a subclass has ms-swift's
+    private methods, which would not be called.
     """
 
     timeout: float | None = None
-    """Seconds of one wait for the reading rank, which may be writing a checkpoint between its steps. None: the timeout
-    of the process group, which is ms-swift's `ddp_timeout`."""
+    """Seconds that one wait for the reading rank may take, which may be writing a checkpoint between its steps. None
+    means the timeout of the process group, which is ms-swift's `ddp_timeout`."""
 
     def __init__(self, base_dataloader: Iterable[Any] | None, device: Any = None, skip_batches: int = 0) -> None:
         self.base_dataloader = base_dataloader
@@ -72,12 +72,12 @@ class DataLoaderDispatcher:
 
     @property
     def group(self) -> Any:
-        """The torch.distributed process group among whose ranks the batches are dealt; 1 without torch.distributed."""
+        """The torch.distributed process group to whose ranks the batches are dealt; 1 without torch.distributed."""
         return dist.group.WORLD if dist.is_initialized() else 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Calls set_epoch() of the loader, its dataset, sampler and batch sampler, and the sampler of that, if they
-        have one."""
+        """Calls set_epoch() on the loader and on its dataset, sampler, batch sampler and batch sampler's sampler if
+        they have one."""
         set_epoch(self.base_dataloader, epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,7 +115,7 @@ class DataLoaderDispatcher:
 
 
 def _timeout_of(group: Any) -> float:
-    """Returns the timeout of a process group in seconds; 1800 if torch does not report it."""
+    """Returns the timeout of a process group in seconds, or 1800 if torch does not report it."""
     for device in getattr(group, "_device_types", []):
         options = getattr(group._get_backend(device), "options", None)
         timeout = getattr(options, "_timeout", None)
@@ -126,8 +126,8 @@ def _timeout_of(group: Any) -> float:
 
 def install() -> None:
     """Makes ms-swift's own DataLoaderDispatcher work like this one, whichever of its modules have been imported. The
-    class remains, so that its subclasses and isinstance() work. Call it on every rank before training. Raises
-    Unsupported if ms-swift is not installed, or has no such class.
+    class object remains, so its subclasses and isinstance() continue to work. Must be called on every rank before
+    training. Raises Unsupported if ms-swift is not installed or has no such class.
     """
     theirs = _class_of_swift()
     for name in _HOOKS:
@@ -144,5 +144,5 @@ def _class_of_swift() -> Any:
             return importlib.import_module(module).DataLoaderDispatcher
         except ModuleNotFoundError as error:
             if error.name is None or not module.startswith(error.name):
-                raise  # an error in a module that ms-swift imports
+                raise  # a module that ms-swift imports has raised
     raise Unsupported("ms-swift is not installed, so its DataLoaderDispatcher cannot be replaced; install ms-swift first")

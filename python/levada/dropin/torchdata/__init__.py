@@ -1,8 +1,8 @@
-"""torchdata's DataLoader2 and its reading services, over the datapipes of torch and, where it is installed, of torchdata.
+"""torchdata's DataLoader2 and its reading services, over the datapipes of torch and, if installed, of torchdata.
 
     from levada.dropin.torchdata import DataLoader2, MultiProcessingReadingService    # was: from torchdata.dataloader2
 
-Modules and names are those of torchdata.dataloader2 0.7.0 to 0.9.0; docs/migrate/torchdata.md lists what differs.
+Modules and names are those of torchdata.dataloader2 0.7.0 to 0.9.0; docs/migrate/torchdata.md lists the differences.
 """
 
 from levada.dropin.torchdata._datapipes import (

@@ -20,8 +20,8 @@ _END = object()
 
 
 def _functional(name: str) -> Callable[[Class], Class]:
-    """Gives all datapipes a method that makes the class. The name is not registered among torch's functional names: if
-    other code registers it, earlier or later, as torchdata does when it is imported, that succeeds and takes
+    """Adds a method to all datapipes that makes the class. The name is not registered among torch's functional names.
+    If other code registers it, before or after, as torchdata does when it is imported, that succeeds and takes
     precedence."""
 
     def give(cls: Class) -> Class:
@@ -36,7 +36,8 @@ def _functional(name: str) -> Callable[[Class], Class]:
 
 
 def is_kind(pipe: Any, name: str) -> bool:
-    """Whether it is of the class of that name, of Levada's or of torchdata's, or of a subclass of either."""
+    """Returns whether `pipe` is an instance of Levada's or torchdata's class of this name, or of a subclass of
+    either."""
     return any(
         cls.__module__.startswith(("levada.dropin.torchdata.", "torchdata.datapipes."))
         and cls.__name__.removesuffix("IterDataPipe") == name
@@ -45,7 +46,7 @@ def is_kind(pipe: Any, name: str) -> bool:
 
 
 class _Through(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
-    """A datapipe that returns the items of another one."""
+    """A datapipe that yields the items of another one."""
 
     source_datapipe: Any
 
@@ -72,7 +73,7 @@ class ShardingRoundRobinDispatcher(_Through):
 
 
 class _Running(_Through):
-    """A datapipe whose items a pipeline of Levada's makes."""
+    """A datapipe whose items a Levada pipeline makes."""
 
     _run: Run[Any] | None = None
     _is_paused = False
@@ -102,7 +103,7 @@ class _Running(_Through):
             self._run.resume()
 
     def shutdown(self) -> None:
-        """Ends the iteration under way."""
+        """Ends the current iteration."""
         run, self._run, self._is_paused = self._run, None, False
         if run is not None:
             run.close()
@@ -155,8 +156,8 @@ class PinMemory(Prefetcher):
 
 @_functional("fullsync")
 class FullSync(_Running):
-    """Ends on all ranks with the shortest, and fails on all with the first that fails. The ranks agree one item ahead.
-    `timeout`: seconds of one wait."""
+    """Ends on all ranks when the shortest one ends, and fails on all ranks when the first one fails. The ranks agree
+    one item ahead. `timeout`: seconds that one wait may take."""
 
     def __init__(self, datapipe: Any, timeout: float = 1800.0) -> None:
         self.source_datapipe = datapipe
@@ -199,7 +200,7 @@ def _item_of(numbered: tuple[int, Any]) -> Any:
 
 @_functional("round_robin_demux")
 class RoundRobinDemultiplexer(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
-    """`num_instances` datapipes, of which the i-th has every item whose number is i mod `num_instances`."""
+    """Returns `num_instances` datapipes, of which datapipe i has the items whose index is i modulo `num_instances`."""
 
     def __new__(cls, datapipe: Any, num_instances: int, buffer_size: int = 1000) -> Any:
         if num_instances < 1:

@@ -1,4 +1,4 @@
-"""The items that a process delivers to a reading service, and how that process starts."""
+"""The items that a process delivers to a reading service, and how that process is started."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from levada.pipeline.run import Run
 
 
 class Items:
-    """The items of a run, as a datapipe of this process iterates them: a pause makes it wait instead of end, and
-    failures also carry torchdata's text."""
+    """Iterates the items of a run for a datapipe of this process. A pause makes the iterator wait instead of end, and
+    exceptions also carry torchdata's text."""
 
     def __init__(self, run: Run[Any]) -> None:
         self._run = run
@@ -46,13 +46,13 @@ class Items:
         self._goes_on.set()
 
     def close(self) -> None:
-        """Lets a thread that waits end."""
+        """Ends a thread that waits for resume()."""
         self._is_closed = True
         self._goes_on.set()
 
 
 class _Text(str):
-    """A text that a KeyError shows as it is."""
+    """A text that KeyError shows without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -72,8 +72,8 @@ def _add_place(error: Exception) -> None:
 
 @contextlib.contextmanager
 def main_not_imported() -> Iterator[None]:
-    """Makes processes that start in this context not import the main module, which may have no `if __name__ ==
-    "__main__":`; its definitions are sent to them by value."""
+    """Keeps processes that start in this context from importing the main module, which may have no `if __name__ ==
+    "__main__":`. Its definitions are sent to them by value."""
     main: Any = sys.modules["__main__"]
     hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
     main.__spec__ = None

@@ -29,14 +29,14 @@ class Cut(NamedTuple):
     """The datapipes after which the graph is divided among processes."""
 
     dispatch_boundary: DataPipe | None
-    """The last one of the dispatching process; None without one."""
+    """Last datapipe of the dispatching process; None if there is no such process."""
     collect_boundary: DataPipe
-    """The last one of the workers."""
+    """Last datapipe of the workers."""
 
 
 def cut(datapipe: DataPipe, workers: int) -> Cut:
-    """Returns where Levada's placement divides the graph. Raises InvalidArgument, naming the datapipes, for an
-    undivided branch next to a dispatch."""
+    """Returns the cut at which Levada's placement divides the graph. Raises InvalidArgument, naming the datapipes, for
+    an undivided branch next to a dispatched one."""
     pipes = all_of(datapipe)
     by_name = {f"{type(pipe).__name__.removesuffix('IterDataPipe')}_{at}": pipe for at, pipe in enumerate(pipes)}
     graph = _graph_of(pipes, {id(pipe): name for name, pipe in by_name.items()})
@@ -52,7 +52,7 @@ def cut(datapipe: DataPipe, workers: int) -> Cut:
 
 
 def _graph_of(pipes: list[DataPipe], names: dict[int, str]) -> Graph:
-    """Returns a graph of Levada's of the same shape: a stage for each datapipe, and a fork where several read one."""
+    """Returns a Levada graph of the same shape: a stage for each datapipe, and a fork if several datapipes read one."""
     numbers = {id(pipe): at for at, pipe in enumerate(pipes)}
     inputs = {id(pipe): [p for p in connected(pipe) if numbers[id(p)] < numbers[id(pipe)]] for pipe in pipes}
     readers: dict[int, int] = {}
@@ -108,7 +108,7 @@ def undivided(datapipe: DataPipe) -> list[DataPipe]:
 
 
 class Entrance(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
-    """Represents a part of the graph that another process runs, and returns the items that it sends."""
+    """Represents a part of the graph that another process runs. Yields the items that it sends."""
 
     def __init__(self) -> None:
         self.open: Callable[[], Iterator[Any]] | None = None
@@ -125,7 +125,7 @@ class Entrance(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class Part(NativeSource):
-    """The part of the graph that one process runs. It is sent to that process, and restarts in each epoch."""
+    """The part of the graph that one process runs. It is sent to that process and restarts in each epoch."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Part(NativeSource):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name in state.pop("modules"):
-            importlib.import_module(name)  # the functions of workers call its datapipes by their functional names
+            importlib.import_module(name)  # the workers' functions call its datapipes by their functional names
         main = sys.modules["__main__"]
         for cls in state.pop("classes"):
             if not hasattr(main, cls.__name__):
@@ -192,7 +192,7 @@ class Part(NativeSource):
             self._datapipe = self._init_fn(self._datapipe, info)
 
     def _branches(self) -> list[DataPipe]:
-        """Returns the branches that no dispatching process feeds, which are divided among the workers instead."""
+        """Returns the branches that no dispatching process feeds, and which are divided among the workers instead."""
         if self._entrance is None:
             return [self._datapipe]
         fed = {id(pipe) for pipe in all_of(self._datapipe) if any(each is self._entrance for each in all_of(pipe))}
@@ -205,7 +205,7 @@ class Part(NativeSource):
 
 
 class _Received:
-    """The items that the dispatching process sends; a worker takes them only on the thread that serves it."""
+    """The items that the dispatching process sends. A worker may only take them on the thread that serves it."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
@@ -224,7 +224,7 @@ class _Received:
 
 
 def _without_prefetchers(datapipe: DataPipe, entrance: Entrance) -> DataPipe:
-    """Removes the prefetchers after the entrance: the worker itself makes items ahead, on one thread."""
+    """Removes the prefetchers after the entrance, because the worker itself makes items ahead, on one thread."""
     for pipe in all_of(datapipe):
         is_prefetcher = is_kind(pipe, "Prefetcher") and not is_kind(pipe, "PinMemory")
         if is_prefetcher and any(each is entrance for each in all_of(pipe)):
@@ -233,7 +233,7 @@ def _without_prefetchers(datapipe: DataPipe, entrance: Entrance) -> DataPipe:
 
 
 def _own_classes() -> list[type]:
-    """Returns the classes of a __main__ that another process does not import, so that it can send their instances."""
+    """Returns the classes of a __main__ that another process does not import, whose instances are to be sent to it."""
     main = sys.modules["__main__"]
     if hasattr(main, "__file__"):
         return []

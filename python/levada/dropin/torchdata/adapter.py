@@ -16,15 +16,15 @@ __all__ = ["Adapter", "CacheTimeout", "Shuffle"]
 
 
 class Adapter(ABC):
-    """The base of adapters."""
+    """Base class of adapters."""
 
     @abstractmethod
     def __call__(self, datapipe: Any) -> Any:
-        """Returns the datapipe to use instead, which may be the same one, changed."""
+        """Returns the datapipe to use instead, which may be the same datapipe after a change."""
 
 
 class Shuffle(Adapter):
-    """Turns every shuffle() of the graph on or off. True adds one at the end where there is none; None changes
+    """Turns every shuffle() of the graph on or off. True appends one at the end if there is none; None changes
     nothing."""
 
     def __init__(self, enable: bool | None = True) -> None:

@@ -1,4 +1,4 @@
-"""The loader: datapipes, and the reading service that carries them out."""
+"""The DataLoader2: datapipes, and the reading service that runs them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _InOrder(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
-    """The items of a map-style datapipe, from 0 on."""
+    """Yields the items of a map-style datapipe, from index 0."""
 
     def __init__(self, datapipe: DataPipe) -> None:
         self.datapipe = datapipe
@@ -49,7 +49,7 @@ class _InOrder(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class DataLoader2Iterator(Iterator[T]):
-    """An epoch of a DataLoader2, until another one begins."""
+    """An epoch of a DataLoader2, which is valid until another epoch begins."""
 
     def __init__(self, dataloader: DataLoader2[T], iterator_id: int) -> None:
         self.dataloader = dataloader
@@ -96,27 +96,33 @@ class DataLoader2Iterator(Iterator[T]):
         self.limit_counter = 0
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the attribute of the iterator that the datapipes returned."""
+        """Returns an attribute of the iterator that the datapipe returned."""
         loader = self.__dict__.get("dataloader")
         if loader is None or loader._datapipe_iter is None:
             raise AttributeError(name)
         return getattr(loader._datapipe_iter, name)
 
     def resume(self) -> None:
-        """Lets the loop continue after a limit was reached."""
+        """Lets the loop continue after it has reached a limit."""
         self.dataloader._resume()
 
     def limit(self, num_batches: int | None) -> None:
-        """Ends the loop after so many more items, until resume(), and after as many again; None removes the limit."""
+        """Ends the loop after `num_batches` more items, until resume(), and again after as many. None removes the
+        limit."""
         self.limit_counter = 0
         self.limit_threshold = num_batches
         self.dataloader._limit(num_batches)
 
 
 class DataLoader2(Generic[T]):
-    """Iterates datapipes. `datapipe_adapter_fn`: one function or several that change the datapipe first;
-    `reading_service`: carries it out, by default in this process. Datapipe and service are copied and can be used again.
-    One thread at a time uses it; another one gets InvalidArgument."""
+    """Iterates datapipes.
+
+    - `datapipe_adapter_fn`: one or several functions that change the datapipe first.
+    - `reading_service`: runs the datapipe. By default, it runs in this process.
+
+    The datapipe and the service are copied, and can be used again. One thread at a time may use a loader; another
+    thread gets InvalidArgument.
+    """
 
     def __init__(
         self,
@@ -143,7 +149,7 @@ class DataLoader2(Generic[T]):
         self._caller = OneCaller("a call of this DataLoader2")
         self._seeds = SeedGenerator()
         self._seeds_of_epoch: SeedGenerator = clone(self._seeds)
-        self._has_seeds = False  # of a state, for the next epoch
+        self._has_seeds = False  # whether a state has set the seeds of the next epoch
         self._seed: int | None = None
         self._reset_seed = True
         self._state_dict: dict[str, Any] | None = None
@@ -196,7 +202,7 @@ class DataLoader2(Generic[T]):
         return service.restore(self.datapipe, self.reading_service_state)
 
     def seed(self, seed: int) -> None:
-        """Seeds all that is random, from the next epoch on. An epoch that a state resumes keeps its seed."""
+        """Seeds all random draws, from the next epoch on. An epoch that resumes from a state keeps its seed."""
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
         self._seed = seed
@@ -204,7 +210,7 @@ class DataLoader2(Generic[T]):
         self._has_seeds = self._has_seeds and self.reading_service_state is not None
 
     def shutdown(self) -> None:
-        """Ends the other processes, and with them the loader."""
+        """Ends the other processes. The loader cannot be used afterwards."""
         with self._caller:
             if self._terminated:
                 return
@@ -226,7 +232,7 @@ class DataLoader2(Generic[T]):
         self.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the datapipes, the seeds and, after an item, the loop's position."""
+        """Returns the datapipes, the seeds and, after the first item, the position in the loop."""
         with self._caller:
             return self._state()
 
@@ -253,17 +259,18 @@ class DataLoader2(Generic[T]):
     def from_state(
         cls, state: dict[str, Any], reading_service: CheckpointableReadingServiceInterface, *, allow_pickle: bool = False
     ) -> DataLoader2[Any]:
-        """Returns a loader that resumes where state_dict() was called. `allow_pickle`: as of load_state_dict()."""
+        """Returns a loader that resumes where state_dict() was called. `allow_pickle`: as in load_state_dict()."""
         made: DataLoader2[Any] = cls(None, None, reading_service)
         made.load_state_dict(state, allow_pickle=allow_pickle)
         return made
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
-        """Resumes where state_dict() was called. Only before the first iter(). A state that torchdata saved resumes at the
-        beginning of an epoch, as there.
+        """Makes this loader resume where state_dict() was called. Must be called before the first iter(). A state that
+        torchdata saved resumes at the beginning of an epoch, as with torchdata.
 
-        The state holds the datapipes with their functions as a pickle, as torchdata's does, and unpickling runs any code that
-        a state names. So this raises Unsupported unless `allow_pickle` is True: for states that you trust.
+        Like torchdata's, the state contains the datapipes with their functions as a pickle, and unpickling runs any
+        code that a state names. Raises Unsupported unless `allow_pickle` is True, which is only safe for states that
+        you trust.
         """
         if not allow_pickle:
             raise Unsupported(
@@ -285,11 +292,11 @@ class DataLoader2(Generic[T]):
         if RANDOMNESS_STATE_KEY_NAME in state_dict:
             self._seed, self._reset_seed, seeds, seeds_of_epoch, *in_epoch = state_dict[RANDOMNESS_STATE_KEY_NAME]
             self._seeds, self._seeds_of_epoch = pickle.loads(seeds), pickle.loads(seeds_of_epoch)
-            # An epoch keeps its seeds though seed() was called within it.
+            # An epoch keeps its seeds even if seed() was called during it.
             self._has_seeds = self._seed is None or not self._reset_seed or in_epoch == [True]
 
     def _restore_checkpoint_beginning_of_epoch(self) -> None:
-        """After a state was loaded: starts with the first item of its epoch."""
+        """Makes the next epoch start with its first item, after a state was loaded."""
         self._seeds = self._seeds_of_epoch
         self.reading_service_state = None
 
@@ -320,4 +327,4 @@ class DataLoader2(Generic[T]):
 
 
 def _no_limit(_: int | None) -> None:
-    """Stands for the _limit() of a reading service that has none: the loop counts by itself."""
+    """Replaces the _limit() of a reading service that has none. The loop itself counts the items."""

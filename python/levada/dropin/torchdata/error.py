@@ -2,4 +2,4 @@
 
 
 class PauseIteration(StopIteration):
-    """Raised by what a DataLoader2 iterates: the loop ends, the epoch does not."""
+    """Raised by the iterator under a DataLoader2 to end the loop but not the epoch."""

@@ -1,4 +1,4 @@
-"""The seeds of an epoch."""
+"""Generates the seeds of an epoch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ __all__ = ["SeedGenerator", "dist_share_seed"]
 
 
 class SeedGenerator:
-    """Draws seeds one after the other: seeds that all ranks and workers share, and seeds only for this rank or
-    worker."""
+    """Draws two sequences of seeds: seeds that all ranks and workers share, and seeds for this rank or worker only."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
-        """Starts again from `seed`; without one, from a seed that torch's CPU generator draws, and so another one each
+        """Restarts from `seed`. Without one, restarts from a seed that torch's CPU generator draws, which differs each
         time."""
         if seed is None:
             seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
@@ -39,7 +38,8 @@ class SeedGenerator:
         return self._own.getrandbits(64)
 
     def spawn(self, worker_id: int, inplace: bool = False) -> SeedGenerator:
-        """Returns a generator whose own seeds are those of that rank or worker; `inplace`: this one becomes it."""
+        """Returns a generator whose own seeds are those of rank or worker `worker_id`. `inplace`: changes and returns
+        this one."""
         if worker_id < 0:
             raise ValueError(f"worker_id must be at least 0, got {worker_id}")
         made = self if inplace else copy.deepcopy(self)
@@ -49,8 +49,8 @@ class SeedGenerator:
 
 
 def dist_share_seed(seed: int, process_group: Any = None) -> int:
-    """Returns rank 0's seed on every rank of the group. Collective. After 30 s a line on standard error names the ranks
-    that have not called it."""
+    """Returns rank 0's seed on every rank of the group. Collective. After 30 s, a line on standard error names the
+    ranks that have not called it."""
     shared = torch.tensor(seed - 2**63, dtype=torch.int64)
     with arrivals_at(dist.group.WORLD if process_group is None else process_group, "to share a seed in its group"):
         dist.broadcast(shared, src=0, group=process_group)

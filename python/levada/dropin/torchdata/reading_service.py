@@ -1,4 +1,4 @@
-"""Reading services, which carry out the datapipes of a DataLoader2."""
+"""Reading services, which run the datapipes of a DataLoader2."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ LimitFn = Callable[[DataPipe, int | None], DataPipe]
 WorkerResetFn = Callable[[DataPipe, WorkerInfo, SeedGenerator], DataPipe]
 
 _TIMEOUT = 1800.0
-"""Seconds for what a datapipe does to make an item, for processes to start, which import what they need, and for ranks to
-wait for each other."""
+"""Seconds that a datapipe may take to make an item, that processes may take to start (and to import what they need),
+and that ranks may wait for each other."""
 
 
 def clone(value: Any) -> Any:
@@ -57,7 +57,7 @@ def clone(value: Any) -> Any:
 
 
 class ReadingServiceInterface(ABC):
-    """The base of reading services."""
+    """Base class of reading services."""
 
     @abstractmethod
     def initialize(self, datapipe: DataPipe) -> DataPipe:
@@ -69,15 +69,15 @@ class ReadingServiceInterface(ABC):
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
-        """Called before each epoch. `iter_reset_fn`: what the service before this one returned, to be called with the
-        datapipe. Returns such a function for the service after this one, or for the loader, or None."""
+        """Called before each epoch. `iter_reset_fn`: the function that the previous service returned, to be called with
+        the datapipe. Returns such a function for the next service or for the loader, or None."""
         return None
 
     def finalize_iteration(self) -> None:
         """Called when an epoch has ended."""
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # of what has gone before this
+        with contextlib.suppress(AttributeError):  # of objects that were destroyed before this one
             self.finalize()
 
 
@@ -94,8 +94,9 @@ class CheckpointableReadingServiceInterface(ReadingServiceInterface):
 
 
 class InProcessReadingService(CheckpointableReadingServiceInterface):
-    """Carries everything out in this process. `prefetch_cnt`: items made ahead. `init_fn(datapipe, info)` is called once,
-    `reset_fn(datapipe, info, seeds)` before each epoch; each returns the datapipe to use from then on."""
+    """Runs everything in this process. `prefetch_cnt`: number of items to make ahead. `init_fn(datapipe, info)` is
+    called once, and `reset_fn(datapipe, info, seeds)` before each epoch; each returns the datapipe to use from then
+    on."""
 
     def __init__(
         self, prefetch_cnt: int = 0, init_fn: InitFn | None = None, reset_fn: WorkerResetFn | None = None
@@ -154,7 +155,7 @@ class InProcessReadingService(CheckpointableReadingServiceInterface):
 
 
 class _Counter(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
-    """Counts the items that an epoch has returned, and may skip those returned before."""
+    """Counts the items that an epoch has returned. Can skip items that were returned before."""
 
     def __init__(self) -> None:
         self.datapipe: DataPipe = None
@@ -173,7 +174,7 @@ class _Counter(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 def _call(pipes: Iterable[DataPipe], name: str) -> None:
-    """Calls that method of each that has one."""
+    """Calls the method `name` of each datapipe that has one."""
     for pipe in pipes:
         method = getattr(pipe, name, None)
         if callable(method):
@@ -181,24 +182,26 @@ def _call(pipes: Iterable[DataPipe], name: str) -> None:
 
 
 def _pause_all(datapipe: DataPipe) -> None:
-    """Pauses what makes items ahead, from the end of the graph on: it waits for its thread, which may wait for the one
-    before."""
+    """Pauses the datapipes that make items ahead, from the end of the graph. Pausing one waits for its thread, which
+    may be waiting for the datapipe before it."""
     _call(reversed(all_of(datapipe)), "pause")
 
 
 class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
-    """Workers as processes. All before every sharding_round_robin_dispatch() runs in one more process, which sends its
-    items to the workers in turn. A datapipe whose is_replicable() returns False stays in this process.
+    """Runs workers as processes. Everything before a sharding_round_robin_dispatch() runs in one more process, which
+    sends its items to the workers in turn. A datapipe whose is_replicable() returns False stays in this process.
 
-    - `num_workers`: how many; 0: everything runs in this process.
-    - `multiprocessing_context`: "fork", "forkserver" or "spawn"; None: multiprocessing's own start method. A process that
-      has threads of Levada's by then, such as those of another loader, cannot be forked; workers then start by
-      "forkserver", without importing the main module. If "fork" was asked for, a warning says so.
-    - `worker_prefetch_cnt`: how many items may wait for a worker. `main_prefetch_cnt`: how many for this process, of all
-      workers together; rounded up to the same number for each.
-    - `worker_init_fn(datapipe, info)`: called in each worker when it has started.
-    - `worker_reset_fn(datapipe, info, seeds)`: called in each of the other processes before each epoch. Both return the
-      datapipe to use from then on.
+    - `num_workers`: number of workers. 0 runs everything in this process.
+    - `multiprocessing_context`: "fork", "forkserver" or "spawn". None means multiprocessing's own start method. A
+      process that already has threads of Levada, such as those of another loader, cannot be forked; workers then start
+      by "forkserver", without importing the main module. If "fork" was requested, a warning says so.
+    - `worker_prefetch_cnt`: maximum number of items that wait for a worker.
+    - `main_prefetch_cnt`: maximum number of items from all workers together that wait for this process; rounded up to
+      the same number for each worker.
+    - `worker_init_fn(datapipe, info)`: called in each worker when it has started. Returns the datapipe to use from then
+      on.
+    - `worker_reset_fn(datapipe, info, seeds)`: called in each of the other processes before each epoch. Also returns
+      the datapipe to use from then on.
     """
 
     def __init__(
@@ -233,7 +236,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             self._in_process = InProcessReadingService(0, self.worker_init_fn, self.worker_reset_fn)
             return self._in_process.initialize(datapipe)
         dispatched, collected = cut(datapipe, self.num_workers)
-        if dispatched is None:  # beside one that is dispatched, cut() refuses it
+        if dispatched is None:  # cut() rejects undivided sources next to a dispatched one
             self._warn_of_copies(collected)
         workers = Entrance()
         self._end_datapipe = replace(datapipe, collected, workers)
@@ -288,7 +291,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         return None
 
     def _reset_parts_by(self, iter_reset_fn: ResetFn | None) -> None:
-        """Has the other processes call it before each epoch. Processes that call another function are ended."""
+        """Makes the other processes call the function before each epoch. Ends processes that call another function."""
         packed = None if iter_reset_fn is None else dumps(iter_reset_fn)
         if packed == self._packed_reset_fn:
             return
@@ -299,7 +302,8 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             part.iter_reset_fn = iter_reset_fn
 
     def _start(self, run: Run[Any]) -> None:
-        """Starts the processes, unless they are at work: now, for what the first item starts cannot be forked."""
+        """Starts the processes unless they are running. Must happen now: threads that the first item starts rule out a
+        fork."""
         if run.is_started:
             return
         context = self.multiprocessing_context or multiprocessing.get_context().get_start_method()
@@ -369,7 +373,7 @@ def _refuse(name: str, function: Any) -> None:
 
 
 class PrototypeMultiProcessingReadingService(MultiProcessingReadingService):
-    """The name that MultiProcessingReadingService had at first."""
+    """The original name of MultiProcessingReadingService."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         text = "PrototypeMultiProcessingReadingService is deprecated; use MultiProcessingReadingService"
@@ -378,8 +382,8 @@ class PrototypeMultiProcessingReadingService(MultiProcessingReadingService):
 
 
 class DistributedReadingService(ReadingServiceInterface):
-    """Divides the items of each sharding_filter() among the ranks of torch.distributed, which end together and draw from
-    the same seed. `timeout`: seconds of one wait."""
+    """Divides the items of each sharding_filter() among the ranks of torch.distributed, which end together and draw
+    from the same seed. `timeout`: seconds that one wait may take."""
 
     def __init__(self, timeout: float = _TIMEOUT) -> None:
         if not dist.is_available():
@@ -391,7 +395,7 @@ class DistributedReadingService(ReadingServiceInterface):
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         if not dist.is_initialized():
             raise RuntimeError("torch.distributed is not initialized")
-        # A group of its own: seeds need no device, and do not queue between the collectives of a training.
+        # Uses a separate group: seeds need no device, and must not queue between a training's collectives.
         self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=self._timeout))
         apply_sharding(datapipe, dist.get_world_size(), dist.get_rank(), SHARDING_PRIORITIES.DISTRIBUTED)
         if not is_kind(datapipe, "FullSync"):
@@ -414,7 +418,8 @@ class DistributedReadingService(ReadingServiceInterface):
 
 
 class SequentialReadingService(CheckpointableReadingServiceInterface):
-    """Several services, each over the datapipe that the one before it returned: such as the ranks', then the workers'."""
+    """Several services, each applied to the datapipe that the previous one returned, such as first the ranks', then the
+    workers'."""
 
     def __init__(self, *reading_services: ReadingServiceInterface) -> None:
         self.reading_services = reading_services

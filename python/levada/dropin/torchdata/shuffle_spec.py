@@ -1,7 +1,7 @@
-"""How a loader shuffles, for subclasses to say."""
+"""Descriptions of how a loader shuffles, for subclasses to define."""
 
 from abc import ABC
 
 
 class ShuffleSpec(ABC):
-    """The base of descriptions of a shuffle. Levada does not use them."""
+    """Base class of descriptions of a shuffle. Levada does not use them."""

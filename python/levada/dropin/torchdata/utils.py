@@ -1,10 +1,10 @@
-"""Arguments of workers' functions."""
+"""Arguments of the functions that workers call."""
 
 from typing import NamedTuple
 
 
 class WorkerInfo(NamedTuple):
-    """A worker's place among the workers."""
+    """A worker's index and the number of workers."""
 
     num_workers: int
     worker_id: int

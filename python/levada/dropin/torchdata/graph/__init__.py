@@ -1,4 +1,4 @@
-"""Functions over graphs of datapipes, as traverse_dps() returns them: {id: (datapipe, the graph before it)}."""
+"""Functions on graphs of datapipes, as traverse_dps() returns them: {id: (datapipe, the graph before it)}."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = [
 
 
 def list_dps(graph: Any, exclude_dps: Any = None) -> list[Any]:
-    """Returns the datapipes of a graph, each once, breadth first from its end; without `exclude_dps` (one or several) and
-    what is before those."""
+    """Returns the datapipes of a graph, each once, breadth first from its end. Leaves out `exclude_dps` (one or
+    several) and all datapipes before those."""
     if isinstance(exclude_dps, (IterDataPipe, MapDataPipe)):
         exclude_dps = [exclude_dps]
     seen = {id(pipe) for excluded in exclude_dps or () for pipe in all_of(excluded)}
@@ -48,17 +48,17 @@ def list_dps(graph: Any, exclude_dps: Any = None) -> list[Any]:
 
 
 def find_dps(graph: Any, dp_type: type[Any]) -> list[Any]:
-    """Returns the datapipes of exactly that class."""
+    """Returns the datapipes of exactly this class, not of subclasses."""
     return [pipe for pipe in list_dps(graph) if type(pipe) is dp_type]
 
 
 def replace_dp(graph: Any, old_datapipe: Any, new_datapipe: Any) -> Any:
-    """Puts a datapipe in the place of another, which it may hold, and returns the new graph."""
+    """Replaces a datapipe by another, which may contain it, and returns the new graph."""
     return traverse_dps(replace(_end_of(graph), old_datapipe, new_datapipe))
 
 
 def remove_dp(graph: Any, datapipe: Any) -> Any:
-    """Takes out a datapipe that has exactly one before it, and returns the new graph."""
+    """Removes a datapipe that has exactly one datapipe before it, and returns the new graph."""
     before = connected(datapipe)
     if not before:
         raise RuntimeError(f"Cannot remove the source DataPipe {datapipe} from the graph")
@@ -73,7 +73,7 @@ def _end_of(graph: Any) -> Any:
 
 
 def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: SeedGenerator, distributed_shared: bool) -> None:
-    """Seeds those that draw at random: with shared seeds, or with seeds of this process alone."""
+    """Seeds the datapipes that have a set_seed(): with shared seeds, or with seeds of this process only."""
     for pipe in datapipes:
         if callable(getattr(pipe, "set_seed", None)):
             draw = seed_generator.generate_shared_seed if distributed_shared else seed_generator.generate_seed
@@ -81,7 +81,8 @@ def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: SeedGenerator, 
 
 
 def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
-    """Seeds what draws at random: with shared seeds before a sharding_filter, with seeds of this process alone behind."""
+    """Seeds the datapipes that have a set_seed(): with shared seeds before a sharding_filter, otherwise with own
+    seeds."""
     pipes = all_of(datapipe)
     before = {id(each) for pipe in pipes if shards(pipe) for each in all_of(pipe)}
     for pipe in pipes:
@@ -90,13 +91,13 @@ def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
 
 
 def connected(datapipe: DataPipe) -> list[DataPipe]:
-    """Returns the datapipes that this one holds, such as those before it."""
+    """Returns the datapipes that this datapipe refers to, such as those before it."""
     found: list[DataPipe] = _list_connected_datapipes(datapipe, True, set())
     return found
 
 
 def all_of(datapipe: DataPipe) -> list[DataPipe]:
-    """Returns this one and all before it, in the order in which items pass them."""
+    """Returns this datapipe and all before it, in the order in which items pass through them."""
     order: dict[int, DataPipe] = {}
     entered: set[int] = set()
     waiting = [(datapipe, False)]
@@ -112,14 +113,14 @@ def all_of(datapipe: DataPipe) -> list[DataPipe]:
 
 
 def shards(pipe: DataPipe) -> bool:
-    """Whether it divides items among workers."""
+    """Returns whether the datapipe divides items among workers."""
     if not callable(getattr(pipe, "apply_sharding", None)) or not getattr(pipe, "is_shardable", lambda: True)():
         return False
     return getattr(pipe, "sharding_group_filter", None) in (None, SHARDING_PRIORITIES.MULTIPROCESSING)
 
 
 def replace(datapipe: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
-    """Puts `new` in the place of `old`, in the graph itself, and returns its end."""
+    """Replaces `old` by `new` in the graph, in place. Returns the end of the graph."""
     if datapipe is old:
         return new
     for pipe in all_of(datapipe):
@@ -130,7 +131,7 @@ def replace(datapipe: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
 
 
 def _replaced(value: Any, old: DataPipe, new: DataPipe) -> Any:
-    """Returns `value`, or if it holds `old`, a copy that holds `new`."""
+    """Returns `value`, or a copy that contains `new` if it contains `old`."""
     if value is old:
         return new
     if isinstance(value, (IterDataPipe, MapDataPipe)):

@@ -1,4 +1,4 @@
-"""Functions that seed the datapipes of a graph, under torchdata's name for their module."""
+"""Functions that seed the datapipes of a graph, under torchdata's module name."""
 
 from levada.dropin.torchdata.graph import set_datapipes_seed, set_graph_random_seed
 

@@ -1,4 +1,4 @@
-"""Functions that search and change a graph, under torchdata's name for their module."""
+"""Functions that search and change a graph of datapipes, under torchdata's module name."""
 
 from levada.dropin.torchdata.graph import (
     DataPipe,
