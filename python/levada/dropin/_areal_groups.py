@@ -1,4 +1,4 @@
-"""The division of samples into micro-batches."""
+"""Divides samples into micro-batches."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def groups_of(lens: list[int], mb_spec: MicroBatchSpec) -> list[list[int]]:
 
 
 def _fill(lens: list[int], max_tokens: int, min_groups: int) -> list[list[int]]:
-    """Puts the longest first into the group with the fewest samples that has room, and opens a new group if none has:
-    as many micro-batches as AReaL makes."""
+    """Adds each sample, longest first, to the group with the fewest samples that has room, or to a new group if none
+    has. Makes as many micro-batches as AReaL."""
     groups: list[list[int]] = []
     totals: list[int] = []
     for i in sorted(range(len(lens)), key=lambda each: -lens[each]):

@@ -1,4 +1,4 @@
-"""AReaL's tracker of the ranks that hold samples, and its planner. For a controller as well as for ranks."""
+"""AReaL's tracker of the ranks that hold samples, and its planner. Can be used on a controller as well as on ranks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from levada.base.errors import InvalidArgument
 
 
 class Refused(InvalidArgument, AssertionError):
-    """Raised where AReaL uses an assertion."""
+    """Raised for errors that AReaL reports with an assertion."""
 
 
 class Missing(InvalidArgument, KeyError):
-    """Raised where AReaL raises KeyError."""
+    """Raised for errors for which AReaL raises KeyError."""
 
     __str__ = Exception.__str__  # KeyError's would quote the sentence
 
 
 class NotKnown(InvalidArgument, NotImplementedError):
-    """Raised where AReaL raises NotImplementedError."""
+    """Raised for errors for which AReaL raises NotImplementedError."""
 
 
 @functools.cache
 def _coordinates_along(axes: tuple[str, ...]) -> Any:
-    """Returns the class of coordinates along these axes. It belongs to no module, so its instances are pickled by
-    _at()."""
+    """Returns the class of coordinates along these axes. The class belongs to no module, so its instances are pickled
+    by _at()."""
     name = "".join(axis.title() for axis in axes) + "ProcessCoord"
     fields: Any = collections.namedtuple(name, axes)  # type: ignore[misc]
     return type(name, (fields,), {"__slots__": (), "__reduce__": lambda self: (_at, (axes, tuple(self)))})
@@ -43,8 +43,8 @@ def _at(axes: tuple[str, ...], place: tuple[int, ...]) -> Any:
 
 
 class ProcessTopology:
-    """The ranks of a model as named axes, row-major: the last varies fastest. AReaL's axes are pipe, data and tensor.
-    Topologies are equal if their axes and dims are.
+    """The ranks of a model as named axes, row-major: the last axis varies fastest. AReaL's axes are pipe, data and
+    tensor. Topologies are equal if their axes and dims are equal.
 
     mapping: a dict from coordinates, which are named tuples of the axes, to ranks.
     """
@@ -72,7 +72,7 @@ class ProcessTopology:
         return self.axes
 
     def get_dim(self, axis: str) -> int:
-        """Returns the number of ranks along an axis; 0 for an unknown axis."""
+        """Returns the number of ranks along an axis, or 0 for an unknown axis."""
         return self.dims[self.axes.index(axis)] if axis in self.axes else 0
 
     def get_coord(self, rank: int) -> Any:
@@ -92,7 +92,7 @@ class ProcessTopology:
         return self.mapping[place]
 
     def filter_match(self, **coordinates: int) -> list[int]:
-        """Returns the ranks with these coordinates, ascending."""
+        """Returns the ranks with these coordinates, in ascending order."""
         unknown = coordinates.keys() - set(self.axes)
         if unknown:
             raise InvalidArgument(f"there are no axes {sorted(unknown)}; there are {self.axes}")
@@ -104,7 +104,7 @@ class ProcessTopology:
         return self.filter_match(**{axis: idx})
 
     def get_axis_comm_lists(self, axis: str) -> list[list[int]]:
-        """Returns the groups of ranks that differ only along `axis`; none for an unknown axis."""
+        """Returns the groups of ranks that differ only along `axis`; empty for an unknown axis."""
         if axis not in self.axes:
             return []
         return [list(ranks) for ranks in zip(*(self.get_axis_list(axis, at) for at in range(self.get_dim(axis))))]
@@ -131,7 +131,7 @@ class ProcessTopology:
 
 
 class PipeDataTensorParallelTopology(ProcessTopology):
-    """AReaL's topology of a model in training: axes pipe, data, tensor."""
+    """AReaL's topology of a model in training, with the axes pipe, data and tensor."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class PipeDataTensorParallelTopology(ProcessTopology):
 
 
 class DataPipeTensorParallelTopology(ProcessTopology):
-    """AReaL's topology of a model in generation: axes data, pipe, tensor."""
+    """AReaL's topology of a model in generation, with the axes data, pipe and tensor."""
 
     def __init__(
         self, num_pp: int, num_tp: int, num_dp: int, sequence_parallel: bool, max_prompt_len: int | None = None
@@ -162,14 +162,13 @@ class DataPipeTensorParallelTopology(ProcessTopology):
 
 
 def dp_heads(topo: ProcessTopology) -> list[int]:
-    """Returns, for each data-parallel group, the rank that delivers its results: tensor 0 of the last pipeline
-    stage."""
+    """Returns the rank that delivers the results of each data-parallel group: tensor 0 of the last pipeline stage."""
     return topo.filter_match(pipe=topo.get_dim("pipe") - 1, tensor=0)
 
 
 class GlobalStorageTracker:
-    """Which rank holds which keys of which ids, and which rank owns them: `storages[rank][id]`, `data_owner[id, key]`.
-    Kept by one process. add_data() and clear_data() hold `lock`, add_data_synced() does not."""
+    """Records which rank holds which keys of which ids, and which rank owns them: `storages[rank][id]`, `data_owner[id,
+    key]`. Kept by one process. add_data() and clear_data() hold `lock`; add_data_synced() does not."""
 
     def __init__(self, world_size: int) -> None:
         self.lock = asyncio.Lock()
@@ -177,7 +176,7 @@ class GlobalStorageTracker:
         self.data_owner: dict[tuple[Hashable, str], int] = {}
 
     def add_data_synced(self, rank: int, ids: Iterable[Hashable], key: str, is_owner: bool) -> None:
-        """Records that `rank` holds `key` of these ids. is_owner: they are taken from that rank."""
+        """Records that `rank` holds `key` of these ids. is_owner: whether they are to be taken from this rank."""
         for id in ids:
             keys = self.storages[rank].setdefault(id, [])
             if key not in keys:
@@ -186,12 +185,12 @@ class GlobalStorageTracker:
                 self.data_owner[id, key] = rank
 
     async def add_data(self, rank: int, ids: Iterable[Hashable], key: str, is_owner: bool) -> None:
-        """Does the same as add_data_synced(), under `lock`."""
+        """Does the same as add_data_synced(), but holds `lock`."""
         async with self.lock:
             self.add_data_synced(rank, ids, key, is_owner)
 
     async def clear_data(self, ids: Iterable[Hashable]) -> None:
-        """Records that no rank holds these ids any more."""
+        """Records that no rank holds these ids any longer."""
         async with self.lock:
             for id in set(ids):
                 for storage in self.storages:
@@ -201,8 +200,8 @@ class GlobalStorageTracker:
 
 @dataclasses.dataclass
 class RedistribStep:
-    """gather: `root` receives ids[i] from srcs[i]. scatter: dsts[i] receives ids[i] from `root`. bcast: all `dsts`
-    receive `ids`, one flat list, from `root`. Each step moves all of `keys`. Ranks are those of the job."""
+    """A transfer of all of `keys`. gather: `root` receives ids[i] from srcs[i]. scatter: dsts[i] receives ids[i] from
+    `root`. bcast: all `dsts` receive `ids`, one flat list, from `root`. Ranks are ranks of the job."""
 
     comm_type: str
     root: int | None
@@ -217,8 +216,8 @@ class RedistribStep:
 
 
 def hops(step: Any) -> Iterator[tuple[int, int, Sequence[Hashable]]]:
-    """Yields the transfers of a RedistribStep, which may be AReaL's own, as from, to, ids. Raises InvalidArgument for a
-    step without root or ranks, and for one of another kind."""
+    """Yields the transfers of a RedistribStep, which may be AReaL's own, as (from, to, ids). Raises InvalidArgument for
+    a step without root or ranks, and for a step of an unknown kind."""
     ends = step.srcs if step.comm_type == "gather" else step.dsts
     if step.comm_type not in ("gather", "scatter", "bcast") or step.root is None or ends is None:
         raise InvalidArgument(f"no gather, scatter or bcast with root and ranks is {dataclasses.astuple(step)}")
@@ -238,8 +237,9 @@ class Cluster(Protocol):
 
 
 class RedistribPlanner:
-    """Derives steps from a tracker: RedistribPlanner(cluster_config, tracker), or RedistribPlanner(tracker) as up to
-    AReaL v0.3.0, where the number of GPUs per node is that of realhf's cluster, or 8."""
+    """Derives steps from a tracker. Construct it as RedistribPlanner(cluster_config, tracker), or as
+    RedistribPlanner(tracker) as up to AReaL v0.3.0; the number of GPUs per node is then that of realhf's cluster, or
+    8."""
 
     def __init__(
         self, cluster_config: Cluster | GlobalStorageTracker | None = None, storage_tracker: Any = None
@@ -254,11 +254,11 @@ class RedistribPlanner:
     def derive_plan(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str], pattern: str = "gather-scatter"
     ) -> list[RedistribStep]:
-        """Returns the steps after which each rank of `dests` has `keys` of its ids, leaving out what the rank has
-        already. They do not depend on the order of dests, ids and keys. pattern: "bcast" or "gather-scatter".
+        """Returns the steps after which each rank of `dests` has `keys` of its ids, without what the rank already has.
+        The steps do not depend on the order of dests, ids and keys. pattern: "bcast" or "gather-scatter".
 
-        Raises InvalidArgument for another pattern, which is a NotImplementedError too, and, naming id, key and ranks,
-        for data that no rank has.
+        Raises InvalidArgument, which is also a NotImplementedError, for another pattern. Raises InvalidArgument, naming
+        id, key and ranks, for data that no rank has.
         """
         if pattern == "bcast":
             return self.derive_plan_bcast(dests, keys)
@@ -269,16 +269,16 @@ class RedistribPlanner:
     def derive_plan_bcast(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
     ) -> list[RedistribStep]:
-        """Returns a bcast step for each key, sender and set of receivers. A sample's sender is a rank that has it,
-        preferably on the same node, then the least busy one, and sends it to all ranks that lack it at once. Raises
-        InvalidArgument, which is an AssertionError too, for data that no rank has."""
+        """Returns a bcast step for each key, sender and set of receivers. The sender of a sample is a rank that has it,
+        preferably on the same node, then the least busy one. It sends the sample to all ranks that lack it at once.
+        Raises InvalidArgument, which is also an AssertionError, for data that no rank has."""
         keys = sorted(set(keys))
         ids = {str(id): id for wanted in dests.values() for id in wanted}
         held = exchange.SampleDirectory()
         for rank, storage in enumerate(self.storage_tracker.storages):
             here = {text: storage[id] for text, id in ids.items() if id in storage}
             samples = exchange.SampleBatch(list(here))
-            for key in keys:  # only the ranks know the lengths: each counts as one
+            for key in keys:  # only the ranks know the lengths, so each key counts as one
                 samples.set_meta(key, "uint8", [1 if key in has else None for has in here.values()])
             held.add(rank, samples)
         for text, id in ids.items():
@@ -308,8 +308,8 @@ class RedistribPlanner:
     def derive_plan_gather_scatter(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
     ) -> list[RedistribStep]:
-        """Sends the owners' samples to the first owner, and from there to the others. Raises InvalidArgument, which is
-        a KeyError too, for data that no rank holds."""
+        """Returns the steps that send the owners' samples to the first owner, and from there to the others. Raises
+        InvalidArgument, which is also a KeyError, for data that no rank holds."""
         keys = sorted(set(keys))
         merged: dict[tuple[Any, ...], RedistribStep] = {}
         steps = [step for key in keys for step in self._through_root(dests, key)]

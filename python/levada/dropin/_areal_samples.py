@@ -25,7 +25,7 @@ _validates = contextvars.ContextVar("validates", default=True)
 _shuffles = itertools.count()
 
 _TIMEOUT = 1800.0
-"""Seconds of a wait for ranks that may still be computing the samples to split."""
+"""Seconds to wait for ranks that may still be computing the samples to split."""
 
 _LENGTHS: dict[str, Callable[[int], int]] = {
     **dict.fromkeys(
@@ -43,12 +43,12 @@ _LENGTHS: dict[str, Callable[[int], int]] = {
         lambda tokens: tokens - 1,
     ),
 }
-"""Length of a sequence of a key, by name, given its number of tokens, as from_default() assumes it."""
+"""Length of a sequence as a function of its number of tokens, by key. from_default() assumes these."""
 
 
 @dataclasses.dataclass
 class SequenceSplitSpec:
-    """Consecutive parts of a batch, as [start, end) or as sizes; each follows from the other."""
+    """Consecutive parts of a batch, given either as [start, end) or as sizes; each follows from the other."""
 
     partitions: list[tuple[int, int]] | None = None
     sizes: list[int] | None = None
@@ -69,18 +69,18 @@ class SequenceSplitSpec:
 
 @dataclasses.dataclass(eq=False, init=False)
 class SequenceSample:
-    """A batch of samples by id. For each key, the sequences of all ids are concatenated in one tensor, [tokens,
-    trailing...]; seqlens[key][i] are the lengths of the sequences of sample i.
+    """A batch of samples by id. The sequences of all ids are concatenated in one tensor per key, [tokens, trailing...];
+    seqlens[key][i] are the lengths of the sequences of sample i.
 
-    trailing_shapes, dtypes: by key, of the tensors; None for a key without data. ids: unique; they become strings.
-    seqlens: integers in lists, tuples, tensors or arrays; they become lists of lists of int. data: by key; None as a
-    whole for a meta, which has only the structure. metadata: one value per id; tuples, arrays and the like become
-    lists. Each sample has separate dictionaries. Other keyword arguments are ignored, as AReaL does.
+    trailing_shapes, dtypes: of the tensors, by key; None for a key without data. ids: unique; converted to strings.
+    seqlens: integers in lists, tuples, tensors or arrays; converted to lists of lists of int. data: tensors by key;
+    None for a meta, which has only the structure. metadata: one value per id; tuples, arrays and the like are converted
+    to lists. Each sample has its own dictionaries. Other keyword arguments are ignored, as in AReaL.
 
-    AReaL's programs move the tensors to a GPU, write a gathered batch in place, and store arbitrary objects as
-    metadata. A SampleBatch supports none of this, so this class cuts and joins torch's tensors itself.
+    AReaL's programs move the tensors to a GPU, write to a gathered batch in place, and store arbitrary objects as
+    metadata. A SampleBatch supports none of this, so this class cuts and joins torch tensors itself.
 
-    Raises ValueError if ids, lengths, shapes or dtypes do not match, KeyError if the fields have different keys.
+    Raises ValueError if ids, lengths, shapes or dtypes do not match, and KeyError if the fields have different keys.
     """
 
     keys: set[str]
@@ -112,7 +112,7 @@ class SequenceSample:
             self._validate(given)
 
     def _validate(self, given: list[str]) -> None:
-        """Coerces ids, shapes, lengths and metadata, and checks that everything matches. given: the keys."""
+        """Converts ids, shapes, lengths and metadata, and checks that everything matches. given: the keys."""
         if len(self.keys) != len(given):
             raise InvalidArgument(f"keys {given} are not all different")
         self.ids = [str(id) for id in self.ids]
@@ -137,14 +137,14 @@ class SequenceSample:
                 raise InvalidArgument(f"data of key {key} is {tensor.dtype}, not {self.dtypes[key]}")
 
     def _fields(self) -> dict[str, dict[str, Any]]:
-        """Returns the dictionaries by key, without that of the data for a meta."""
+        """Returns the dictionaries by key. Those of a meta do not include the data."""
         fields = {"seqlens": self.seqlens, "trailing_shapes": self.trailing_shapes, "dtypes": self.dtypes}
         return fields if self.data is None else {**fields, "data": self.data}
 
     @classmethod
     @contextlib.contextmanager
     def disable_validation(cls) -> Iterator[None]:
-        """Disables coercion and checks for samples that this thread makes within the context."""
+        """Disables conversion and checks for samples that this thread makes within the context."""
         token = _validates.set(False)
         try:
             yield
@@ -165,8 +165,8 @@ class SequenceSample:
         metadata: Mapping[str, list[Any]] | None = None,
     ) -> SequenceSample:
         """Returns samples of one sequence each, of `seqlens` tokens. The name of a key determines whether its lengths
-        are one, `seqlens`, or one less. Raises NotImplementedError for any other name, ValueError for metadata of any
-        other length."""
+        are 1, `seqlens`, or `seqlens` - 1. Raises NotImplementedError for any other name, and ValueError for metadata
+        of the wrong length."""
         tokens = [each if isinstance(each, int) else _only_length(each) for each in seqlens]
         for name, values in (metadata or {}).items():
             if not isinstance(values, list) or len(values) != len(tokens):
@@ -179,8 +179,9 @@ class SequenceSample:
 
     @classmethod
     def gather(cls, samples: Sequence[SequenceSample], keys: Iterable[str] | None = None) -> SequenceSample:
-        """Returns the samples of several batches, concatenated, with `keys` or those of the first. Copies the tensors.
-        Raises ValueError if only some of the batches have the data of a key, KeyError for an unknown key.
+        """Returns the samples of several batches, concatenated, with `keys` or, by default, those of the first batch.
+        Copies the tensors. Raises ValueError if only some of the batches have the data of a key, and KeyError for an
+        unknown key.
         """
         first = samples[0]
         keys = set(first.keys if keys is None else keys)
@@ -221,8 +222,9 @@ class SequenceSample:
     def split_with_lengths(
         self, mb_spec: MicroBatchSpec, lens: Sequence[int]
     ) -> tuple[list[SequenceSample], list[int], Any]:
-        """Returns micro-batches balanced by `lens`, the order of the samples in them, and its inverse. Raises
-        RuntimeError if a length is above mb_spec.max_tokens_per_mb, or there are fewer samples than mb_spec.n_mbs.
+        """Returns micro-batches balanced by `lens`, the order of the samples in them, and the inverse of that order.
+        Raises RuntimeError if a length exceeds mb_spec.max_tokens_per_mb, or if there are fewer samples than
+        mb_spec.n_mbs.
         """
         groups = sorted(groups_of(list(lens), mb_spec))
         forward = list(chain.from_iterable(groups))
@@ -231,20 +233,20 @@ class SequenceSample:
         return SequenceSample.reorder(self, forward).split_with_spec(spec), forward, backward
 
     def split(self, mb_spec: MicroBatchSpec) -> tuple[list[SequenceSample], list[int], Any]:
-        """Does split_with_lengths() by the key with the most tokens."""
+        """Calls split_with_lengths() with the lengths of the key that has the most tokens."""
         return self.split_with_lengths(mb_spec, [sum(lengths) for lengths in self.seqlens[self._get_split_key()]])
 
     def _get_split_key(self) -> str:
-        """Returns the key with the most tokens; of several, the first by name, so that ranks with different orders of
-        keys agree. AReaL's interfaces call it by this name."""
+        """Returns the key with the most tokens, or the first of several by name, so that ranks with different orders of
+        keys agree. AReaL's interfaces call this method by its name."""
         return max(sorted(self.keys), key=lambda each: _tokens(self.seqlens[each]))
 
     def synced_data_parallel_split(self, mb_spec: MicroBatchSpec, group: Any = None) -> list[SequenceSample]:
-        """Does split() into the same number of micro-batches on every rank of `group`. Collective over it. The default
-        is the data-parallel group of the model that realhf runs, if realhf is imported.
+        """Splits as split() does, into the same number of micro-batches on every rank of `group`. Collective over it.
+        The default is the data-parallel group of the model that realhf runs, if realhf is imported.
 
-        Raises RuntimeError on all ranks if one cannot be split so; InvalidArgument without `group` if there are several
-        ranks and realhf is not imported.
+        Raises RuntimeError on all ranks if one of them cannot be split in this way. Raises InvalidArgument without
+        `group` if there are several ranks and realhf is not imported.
         """
         joined = join(_data_parallel_group() if group is None else group)
         while True:
@@ -266,7 +268,7 @@ class SequenceSample:
 
     @staticmethod
     def reorder(sample: SequenceSample, indices: Sequence[int] | Any) -> SequenceSample:
-        """Returns the samples at these positions, which must have each position once."""
+        """Returns the samples at these positions, which must contain each position once."""
         if sorted(indices) != list(range(sample.bs)):
             raise Refused(f"an order of {sample.bs} samples has each position once")
         alone = sample.unpack()
@@ -276,7 +278,7 @@ class SequenceSample:
     def reorder_output(
         x: Any, expected_seqlens: Sequence[Sequence[int]], forward_indices: Sequence[int], backward_indices: Any
     ) -> Any:
-        """Returns a model's output for samples in the order of split(), reordered to their order before it."""
+        """Returns a model's output for samples in the order of split(), restored to their original order."""
         sizes = [sum(expected_seqlens[i]) for i in forward_indices]
         if len(forward_indices) != len(expected_seqlens) or x.shape[0] != sum(sizes):
             raise Refused(f"{x.shape[0]} tokens were given for the {sum(sizes)} of {len(expected_seqlens)} samples")
@@ -287,14 +289,14 @@ class SequenceSample:
     def shuffled(sample: SequenceSample, seed: int | None = None) -> SequenceSample:
         """Returns the samples in a random order that `seed` determines. The default seed differs at each call: it is
         realhf's next shuffle seed if realhf is imported, otherwise the number of earlier calls in this process. Ranks
-        that call it equally often have the same orders."""
+        that make the same number of calls get the same orders."""
         if seed is None:
             seeding: Any = sys.modules.get("realhf.base.seeding")
             seed = next(_shuffles) if seeding is None else int(seeding.get_shuffle_seed())
         return SequenceSample.reorder(sample, np.random.RandomState(seed).permutation(sample.bs).tolist())
 
     def unpack(self) -> list[SequenceSample]:
-        """Returns the samples one by one; their tensors are views."""
+        """Returns each sample separately; the tensors are views."""
         return self.split_with_spec(SequenceSplitSpec(sizes=[1] * self.bs))
 
     def meta(self) -> SequenceSample:
@@ -310,8 +312,8 @@ class SequenceSample:
             return dataclasses.replace(self, keys=keys, **fields)
 
     def update_(self, other: SequenceSample) -> None:
-        """Adds the keys and metadata of another batch of the same ids, replacing existing ones. A meta replaces no
-        data."""
+        """Adds the keys and metadata of another batch with the same ids, replacing existing ones. A meta does not
+        replace data."""
         if self.ids != other.ids:
             raise Refused(f"a sample of ids {self.ids} cannot be updated with one of {other.ids}")
         self.keys = self.keys | other.keys
@@ -325,7 +327,7 @@ class SequenceSample:
             self.data.update(other.data or {})
 
     def remap_keys_(self, remap: Mapping[str, str]) -> None:
-        """Renames keys; those not in `remap` stay."""
+        """Renames keys. Keys that are not in `remap` keep their names."""
         names = {key: remap.get(key, key) for key in self.keys}
         if len(set(names.values())) != len(names):
             raise InvalidArgument(f"two of the keys {sorted(self.keys)} would have one name: {dict(remap)}")
@@ -347,7 +349,7 @@ class SequenceSample:
         return self.to_device("cpu")
 
     def as_json_compatible(self) -> dict[str, Any]:
-        """Returns a structure that json can write, including the data."""
+        """Returns a structure that json can serialize, including the data."""
         return {
             "ids": self.ids,
             "keys": sorted(self.keys),
@@ -360,7 +362,7 @@ class SequenceSample:
 
     @classmethod
     def from_json_compatible(cls, data: Mapping[str, Any]) -> SequenceSample:
-        """Returns the samples for which as_json_compatible() returned `data`."""
+        """Returns the samples from which as_json_compatible() made `data`."""
         dtypes = _mapped(data["dtypes"], lambda name: getattr(torch, name.removeprefix("torch.")))
         shapes = _mapped(data["trailing_shapes"], tuple)
         tensors = data["data"] and {
@@ -384,7 +386,7 @@ def of_tensors(
 
 
 def _mapped(field: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns a dictionary of changed values. None remains None, as a value and in place of the whole."""
+    """Returns a dictionary with changed values. None remains None, both as a value and in place of the dictionary."""
     return None if field is None else {key: None if it is None else change(it) for key, it in field.items()}
 
 
@@ -404,7 +406,7 @@ def _lengths(key: str, items: Any) -> list[list[int]]:
 
 
 def _only_length(item: Any) -> int:
-    """Returns the length of a sample of one sequence, given as a number or in a list."""
+    """Returns the length of a sample of one sequence, which is a number or a list with one number."""
     lengths = item if isinstance(item, (list, tuple)) or getattr(item, "ndim", False) else [item]
     if len(lengths) != 1:
         raise Refused(f"from_default() takes samples of one sequence each; lengths {item} are of {len(lengths)}")

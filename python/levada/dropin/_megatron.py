@@ -1,4 +1,5 @@
-"""The keys of a batch that Megatron's stages need, and the part of it that a context-parallel rank computes with."""
+"""The keys of a batch that Megatron's stages need, and the part of a batch that a context-parallel rank computes
+with."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ ON_HOST = frozenset((*LENGTHS, *OLD_LENGTHS))
 
 
 def place(group: Any) -> tuple[int, int]:
-    """Returns rank and size of a process group; None counts as a group of one."""
+    """Returns the rank in a process group and its size. None counts as a group of one."""
     return (0, 1) if group is None else (group.rank(), group.size())
 
 
@@ -32,13 +33,14 @@ class Stage(NamedTuple):
     first: bool
     last: bool
     predicts: bool
-    """Whether it hosts the layers of multi-token prediction, which embed tokens again."""
+    """Whether the stage hosts the layers of multi-token prediction, which embed tokens again."""
     everything: bool
-    """Whether it needs every key, regardless of its role."""
+    """Whether the stage needs every key, regardless of its role."""
 
     @classmethod
     def of_chunk(cls, pp: Any, model: Any, *, first: bool, last: bool, use_mtp: bool, vp_stage: int | None) -> Stage:
-        """first, last: whether this rank is on the first, the last stage; `vp_stage` of it is the stage returned."""
+        """Returns the (virtual) stage `vp_stage` of this rank. first, last: whether the rank is on the first or last
+        stage."""
         chunks = getattr(model, "virtual_pipeline_model_parallel_size", None) or 1
         first = first and not vp_stage
         last = last and vp_stage in (None, chunks - 1)
@@ -52,7 +54,7 @@ class Stage(NamedTuple):
 
     @property
     def standard(self) -> frozenset[str]:
-        """The standard keys that it needs."""
+        """The standard keys that the stage needs."""
         if self.everything or (self.first and self.last):
             return frozenset(STANDARD)
         keys = {"attention_mask"} if self.reads else set()
@@ -64,10 +66,10 @@ class Stage(NamedTuple):
 
 
 def hosts_mtp(layout: Any, rank: int, size: int, vp_stage: int | None = None) -> bool:
-    """Returns whether a pipeline layout puts layers of multi-token prediction on this rank, or on one virtual stage of
-    it.
+    """Returns whether a pipeline layout puts layers of multi-token prediction on this rank, or on one of its virtual
+    stages.
 
-    layout: a list of stages, each a list of layers; text, as "Et*3|(tt|)*2m|L"; or Megatron's parsed layout.
+    layout: a list of stages, each a list of layers; a text such as "Et*3|(tt|)*2m|L"; or Megatron's parsed layout.
     """
     stages = getattr(layout, "layout", None)
     if stages is not None:
@@ -103,7 +105,7 @@ def projected(data: Mapping[str, Any], keys: frozenset[str]) -> Batch:
 
 
 def packed_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the keys of `data` with the boundaries of packed sequences."""
+    """Returns the keys of `data` that contain the boundaries of packed sequences."""
     if data.get("cu_seqlens_q") is not None:
         return (*BOUNDARIES, *LENGTHS)
     if data.get("cu_seqlens") is not None:
@@ -112,11 +114,11 @@ def packed_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def sliced(batch: Batch, rank: int, size: int) -> Batch:
-    """Returns the part of context-parallel rank `rank` of `size`: chunks rank and 2 * size - 1 - rank of the 2 * size
-    into which each sequence is cut. Sequences are the packed ones if the batch has their boundaries, otherwise its
-    rows.
+    """Returns the part of context-parallel rank `rank` of `size`. Each sequence is cut into 2 * size chunks, of which
+    the rank gets chunks rank and 2 * size - 1 - rank. Sequences are the packed ones if the batch has their boundaries,
+    otherwise its rows.
 
-    Raises InvalidArgument, naming the key, if a sequence cannot be cut so.
+    Raises InvalidArgument, naming the key, if a sequence cannot be cut in this way.
     """
     if size == 1:
         return batch
@@ -132,7 +134,7 @@ def sliced(batch: Batch, rank: int, size: int) -> Batch:
 
 
 def _boundaries(batch: Batch) -> list[int]:
-    """Returns the starts of packed sequences, and the end of the last."""
+    """Returns the starts of the packed sequences, followed by the end of the last one."""
     candidates = ("cu_seqlens_q_padded", "cu_seqlens_q", "cu_seqlens")
     key = next(key for key in candidates if batch.get(key) is not None)
     value = batch[key]

@@ -1,4 +1,4 @@
-"""Moves the samples of a step from the ranks that read them to the micro-batches into which they are packed."""
+"""Moves the samples of a step from the ranks that read them to the micro-batches that contain them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Batch = dict[str, Any]
 
 @functools.cache
 def _store() -> exchange.Store:
-    """Holds the samples of a step while it is packed, and keeps the memory for the next one."""
+    """Returns the store of a step's samples while they are packed, which keeps its memory for the next step."""
     return exchange.Store(tensors="torch", name="sequence packing")
 
 
@@ -29,7 +29,7 @@ def deliver(
     samples: those that this rank read, which are sent from their own memory; None if it did not read. Collective over
     the job. Raises InvalidArgument on all ranks; PeerLost, Timeout or EngineError if a rank is lost."""
     store, parcels = _store(), step.parcels()
-    store.remove(store.ids)  # left by a step that failed
+    store.remove(store.ids)  # left over from a failed step
     try:
         if samples:
             begin = step.begins[step.data[job.rank]]

@@ -19,22 +19,22 @@ class Sample(NamedTuple):
     """One sequence."""
 
     original: int
-    """Tokens without padding."""
+    """Number of tokens without padding."""
     padded: int
-    """Elements of each field."""
+    """Number of elements in each field."""
     fields: dict[str, Any]
-    """By key of KEYS, a contiguous one-dimensional tensor on the CPU. They share the memory of the item that was
+    """A contiguous one-dimensional CPU tensor for each key of KEYS. The tensors share the memory of the item that was
     read."""
 
 
 def read(data_iterator: Iterator[Any], count: int) -> list[Sample]:
     """Reads `count` items, each a mapping or a list of mappings, and returns their samples in order.
 
-    A mapping is one sample if it has padded_seq_len, and original_seq_len if that is smaller; or several samples
-    between the boundaries in its cu_seqlens, of which empty ones are left out. Other keys than these and KEYS are
+    A mapping is one sample if it has padded_seq_len, and original_seq_len if that is smaller. Otherwise it has several
+    samples between the boundaries in its cu_seqlens; empty ones are left out. Keys other than these and KEYS are
     ignored.
 
-    Raises StopIteration if the iterator ends early; SourceError, with the traceback, if it raises; InvalidArgument,
+    Raises StopIteration if the iterator ends early; SourceError, with the traceback, if it raises; and InvalidArgument,
     naming item and key, for an invalid item.
     """
     samples = []
@@ -72,7 +72,7 @@ def _samples_of(item: Mapping[str, Any], where: str) -> list[Sample]:
             )
         _check_lengths(fields, padded, "padded_seq_len", where)
         return [Sample(original, padded, fields)]
-    # A data set may repeat the last boundary to give all its items the same size.
+    # A data set may repeat the last boundary, so that all of its items have the same size.
     bounds: list[int] = item["cu_seqlens"].reshape(-1).unique_consecutive().tolist()
     if not bounds or bounds[0] < 0 or any(end < begin for begin, end in itertools.pairwise(bounds)):
         raise InvalidArgument(f"{where} has cu_seqlens {bounds}; they must be 0 or more and never fall")
@@ -109,5 +109,5 @@ def _check_lengths(fields: Mapping[str, Any], length: int, name: str, where: str
 
 
 def lengths_of(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
-    """Returns their original and their padded lengths."""
+    """Returns the original and the padded lengths of the samples."""
     return [sample.original for sample in samples], [sample.padded for sample in samples]

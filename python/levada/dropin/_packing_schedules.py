@@ -1,4 +1,4 @@
-"""Assigns the samples of a step to data-parallel ranks and micro-batches: pure functions of the samples' lengths."""
+"""Assigns the samples of a step to data-parallel ranks and micro-batches, by pure functions of the samples' lengths."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from levada import _levada
 from levada.base.errors import InvalidArgument
 
 Schedule = list[list[list[int]]]
-"""By data-parallel rank, then micro-batch: the indexes of its samples, in the order in which they are packed."""
+"""Indexes of samples in packing order, by data-parallel rank and micro-batch."""
 
 Scheduler = Callable[[Sequence[int], int, int, int], Schedule]
-"""Takes the padded lengths of a step's samples, the number of data-parallel ranks, the maximum tokens of a micro-batch,
-and a divisor of the number of micro-batches. Returns equally many micro-batches for each rank."""
+"""Takes the padded lengths of a step's samples, the number of data-parallel ranks, the maximum number of tokens in a
+micro-batch, and a divisor of the number of micro-batches. Returns the same number of micro-batches for each rank."""
 
 
 def balanced(
     lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int, *, cost: str = "flops"
 ) -> Schedule:
-    """Divides samples so that the busiest rank has little more work than necessary, over few micro-batches of about
-    equal cost. cost: as in Balance.cost. Raises InvalidArgument for too few samples, and for a sample of more than
+    """Divides samples into few micro-batches of about equal cost, so that the busiest rank has little more work than
+    necessary. cost: as in Balance.cost. Raises InvalidArgument for too few samples, and for a sample of more than
     max_tokens.
     """
     by = _levada.BalancedBy(cost, "free", "as-read", max_tokens)
@@ -34,9 +34,9 @@ def balanced(
 
 
 def in_order(lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int) -> Schedule:
-    """Divides samples as Megatron-LM's "dp_balanced" scheduler does: packs them in their order, then moves samples from
-    the end of the last packs to new packs until the number of packs is a multiple of ranks * multiple, and deals the
-    packs to the ranks in turn. Raises InvalidArgument for too few samples.
+    """Divides samples as Megatron-LM's "dp_balanced" scheduler does. Packs them in their order, moves samples from the
+    end of the last packs to new packs until the number of packs is a multiple of ranks * multiple, and deals the packs
+    to the ranks in turn. Raises InvalidArgument for too few samples.
     """
     packs: list[list[int]] = []
     room = 0
@@ -58,8 +58,8 @@ def in_order(lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int)
 
 
 def check(schedule: Schedule, lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int) -> None:
-    """Raises InvalidArgument unless a schedule has every sample once and equally many micro-batches for each rank, a
-    multiple of `multiple`, none of them empty or of more than max_tokens."""
+    """Raises InvalidArgument unless a schedule has every sample once and the same number of micro-batches for each
+    rank, which is a multiple of `multiple`, with no micro-batch empty or above max_tokens."""
     counts = [len(mine) for mine in schedule]
     if len(counts) != ranks or len(set(counts)) > 1 or not counts[0] or counts[0] % multiple:
         raise InvalidArgument(
@@ -100,7 +100,7 @@ def _round_up(count: int, multiple: int) -> int:
 
 
 def _spread(micros: Schedule, target: int, lengths: Sequence[int]) -> None:
-    """Moves short samples between ranks until each has at least `target` of them."""
+    """Moves short samples between ranks until each rank has at least `target` samples."""
     totals = [sum(map(len, mine)) for mine in micros]
     for needy, mine in enumerate(micros):
         while totals[needy] < target:
@@ -117,7 +117,7 @@ def _spread(micros: Schedule, target: int, lengths: Sequence[int]) -> None:
 
 
 def _split(micros: list[list[int]], target: int, lengths: Sequence[int]) -> None:
-    """Divides the costliest micro-batches of a rank until there are `target`."""
+    """Splits the costliest micro-batches of a rank until there are `target`."""
     while len(micros) < target:
         costliest = max(
             (at for at, micro in enumerate(micros) if len(micro) > 1),

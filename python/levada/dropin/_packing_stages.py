@@ -14,7 +14,7 @@ def chunks_of(config: Any) -> int:
 
 
 def keys_by_chunk(config: Any, pp: Any) -> list[tuple[str, ...]]:
-    """Returns, for each virtual stage of this rank, the keys that it computes with."""
+    """Returns the keys that each virtual stage of this rank computes with."""
     at, size = place(pp)
     predicts = getattr(config, "mtp_num_layers", None) is not None
     chunks = chunks_of(config)

@@ -1,4 +1,5 @@
-"""The messages of ranks before they pack the samples of a step: what each has read, and what each needs."""
+"""The messages of ranks before they pack the samples of a step: the samples that each has read, and the keys it
+needs."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _END = "StopIteration"
 
 
 class Place(NamedTuple):
-    """A rank's coordinates in its process groups, or their sizes."""
+    """A rank's coordinates in its process groups, or the sizes of these groups."""
 
     data: int
     context: int
@@ -31,7 +32,7 @@ class PackingSettings(NamedTuple):
 
     sizes: Place
     max_tokens: int
-    """Per micro-batch."""
+    """Maximum number of tokens in a micro-batch."""
     multiple: int
     """Divisor of the number of micro-batches."""
     num_microbatches: int
@@ -43,13 +44,13 @@ class RankMessage(NamedTuple):
     """One rank's message to the others: an error, or all the other fields."""
 
     error: tuple[str, str] | None
-    """Its class and text."""
+    """Class and text of the error."""
     place: Place | None = None
     settings: PackingSettings | None = None
     needs: tuple[str, ...] = ()
-    """The keys of samples that this rank needs."""
+    """Keys of samples that this rank needs."""
     lengths: tuple[list[int], list[int]] | None = None
-    """Original and padded lengths of the samples that it read; None if it has no data iterator."""
+    """Original and padded lengths of the samples that this rank read; None if it has no data iterator."""
 
     def encode(self) -> bytes:
         return json.dumps(self).encode()
@@ -65,7 +66,7 @@ class RankMessage(NamedTuple):
 
 
 def failure(error: Exception) -> RankMessage:
-    """Returns the message of a rank that has failed. A class that is not Levada's becomes SourceError."""
+    """Returns the message of a rank that has failed. An exception that is not Levada's becomes a SourceError."""
     if isinstance(error, StopIteration):
         return RankMessage((_END, ""))
     known = isinstance(error, Error)
@@ -74,18 +75,18 @@ def failure(error: Exception) -> RankMessage:
 
 
 class Step(NamedTuple):
-    """The samples of one step, numbered by data-parallel rank and then in the order in which it read them. The same on
-    all ranks."""
+    """The samples of one step, numbered by data-parallel rank and then in the order in which that rank read them. The
+    same on all ranks."""
 
     settings: PackingSettings
     original: list[int]
     padded: list[int]
     begins: list[int]
-    """The index of each data-parallel rank's first sample."""
+    """Index of the first sample of each data-parallel rank."""
     data: list[int]
-    """The data-parallel rank of each rank."""
+    """Data-parallel rank of each rank."""
     needs: list[tuple[str, ...]]
-    """By rank."""
+    """Needed keys of each rank."""
 
     def parcels(self) -> list[tuple[tuple[str, ...], frozenset[int]]]:
         """Returns sets of keys that the same ranks need, with those ranks. Leaves out keys that no rank needs."""
@@ -98,7 +99,7 @@ class Step(NamedTuple):
 def agree(encoded: Sequence[bytes]) -> Step:
     """Returns the step that the messages of all ranks describe. `encoded` is ordered by rank.
 
-    Raises the error that a rank reports, with its rank; StopIteration if all data iterators ended; InvalidArgument,
+    Raises the error that a rank reports, with its rank; StopIteration if all data iterators ended; and InvalidArgument,
     naming ranks, samples and the remedy, if ranks disagree, if a data-parallel rank has no data iterator, and for a
     sample that fits into no micro-batch or that context parallelism cannot slice. Every exception is raised on all
     ranks.
@@ -161,7 +162,7 @@ def _same_settings(messages: Sequence[RankMessage]) -> PackingSettings:
 
 
 def _check_places(places: Sequence[Place], sizes: Place) -> None:
-    """Checks that every place of the process groups is that of exactly one rank."""
+    """Checks that exactly one rank has each place in the process groups."""
     ranks: dict[Place, int] = {}
     for rank, place in enumerate(places):
         other = ranks.setdefault(place, rank)
@@ -179,8 +180,8 @@ def _check_places(places: Sequence[Place], sizes: Place) -> None:
 
 
 def _lengths_of(members: Mapping[int, RankMessage], data: int) -> tuple[list[int], list[int]]:
-    """Returns the lengths that the readers of a data-parallel rank have read, which must be the same. members: its
-    ranks."""
+    """Returns the lengths that the readers of a data-parallel rank have read, which must be the same. members: messages
+    of the ranks of that data-parallel rank."""
     read = {rank: lengths for rank, each in members.items() if (lengths := each.lengths) is not None}
     if not read:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""AReaL's data manager: samples move from the workers of one model to those of another.
+"""AReaL's data manager: moves samples from the workers of one model to the workers of another.
 
     from levada.dropin.areal import DataManager, GlobalStorageTracker, RedistribPlanner, RedistribStep, SequenceSample
     # was: from realhf.system.data_manager import DataManager
@@ -21,7 +21,7 @@ one changes the others
 missing data ends a rank; the others wait         one error on all ranks, naming id, key and ranks, and nothing has
                                                   moved
 
-Steps name the senders. As in AReaL, delivered data replaces existing data, and metadata does not travel.
+Steps name the senders. As in AReaL, delivered data replaces existing data, and metadata is not sent.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ __all__ = [
 Sources = tuple[tuple[str, int], ...]
 """Keys, each with the rank that sends it."""
 Moves = dict[tuple[int, str], Sources]
-"""By receiver and id."""
+"""Sources by receiver and id."""
 
 
 class DataManager:
-    """The samples that this worker has, one SequenceSample per id, in `storage`.
+    """The samples that this worker has: one SequenceSample per id, in `storage`.
 
     model_topos, msid2mwid, data_transfer_pairs: as AReaL passes them; unused, because steps name their ranks. device:
-    the device for samples that arrive; by default they stay in this machine's memory. group: the group to whose ranks
-    steps refer, as in levada.join(); by default the whole job's. timeout: seconds of one wait, by default 30 minutes,
-    because another worker may be generating or training before it takes part.
+    the device to which received samples are moved; by default, they stay in this machine's memory. group: the group
+    whose ranks the steps name, as in levada.join(); by default, the whole job. timeout: seconds that one wait may take.
+    The default of 30 minutes allows for another worker that is generating or training before it takes part.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class DataManager:
         self._group = group
         self._move = mover(device)
         self._caller = OneCaller("redistribute() of this DataManager")
-        self._wire = Store(tensors="torch", name="areal")  # data being sent, without a copy, and data that arrives
+        self._wire = Store(tensors="torch", name="areal")  # data to send, without a copy, and received data
 
     def setup_process_groups(self) -> None:
         """Joins the job, or `group`. Collective over all its ranks, so that redistribute() need not be."""
@@ -107,7 +107,8 @@ class DataManager:
         return len(self.storage)
 
     def store(self, x: SequenceSample) -> None:
-        """Adds one new sample, without a copy. Raises InvalidArgument for more than one, and for an id that exists."""
+        """Adds one new sample, without a copy. Raises InvalidArgument for more than one sample, and for an existing
+        id."""
         if len(x.ids) != 1:
             raise Refused(f"a batch of {len(x.ids)} samples cannot be stored; unpack() it")
         if x.ids[0] in self.storage:
@@ -132,19 +133,20 @@ class DataManager:
             self.storage.pop(id, None)
 
     def clear_data(self) -> None:
-        """Removes all samples, and returns memory kept for later samples to the system."""
+        """Removes all samples, and releases the memory kept for later samples to the system."""
         self.storage.clear()
         self._wire.clear()
 
     def redistribute(self, data_info: SequenceSample, plan: Iterable[RedistribStep]) -> None:
-        """Executes steps in their order. Steps may be derived, made by hand, or AReaL's own. Call
-        setup_process_groups() on all ranks first. All ranks that the steps name must call this; others may call it too,
-        and receive nothing. data_info: the meta of all samples that move, the same on all ranks.
+        """Executes steps in order. Steps may be derived, made by hand, or AReaL's own. setup_process_groups() must have
+        been called on all ranks. All ranks that the steps name must call this; other ranks may call it too, and receive
+        nothing. data_info: the meta of all samples to move, the same on all ranks.
 
-        Raises InvalidArgument on all ranks that steps name, with nothing moved, naming id, key and ranks: if data_info
-        lacks a sample or key, or if a rank lacks the data that it is to send, cannot send it (its error has the cause),
-        or has it with other lengths or dtype. Raises PeerLost, EngineError or Timeout if a rank is lost; the storage is
-        then unchanged. Raises InvalidArgument while another thread is inside.
+        Raises InvalidArgument, naming id, key and ranks, on all ranks that the steps name, before any data has moved:
+        if data_info lacks a sample or key, or if a rank lacks the data that it is to send, cannot send it (the error on
+        that rank has the cause), or has it with other lengths or another dtype. Raises PeerLost, EngineError or Timeout
+        if a rank is lost; the storage is then unchanged. Raises InvalidArgument while another thread is inside this
+        call.
         """
         with self._caller:
             self._carry_out(data_info, _moves(plan))
@@ -164,7 +166,7 @@ class DataManager:
     def _exchange(
         self, moves: Moves, lengths: _Lengths, job: Membership, ranks: tuple[int, ...]
     ) -> list[SequenceSample]:
-        """Executes moves in which each key of a sample has one source, and all receivers get the same keys."""
+        """Executes moves in which each key of a sample has one source and all receivers get the same keys."""
         part = join_part(job, ranks)
         mine = [id for to, id in moves if to == job.rank]
         keys = [key for key, _ in next(iter(moves.values()))]
@@ -185,7 +187,7 @@ class DataManager:
     def _explain(
         self, error: InvalidArgument, moves: Moves, part: Membership, ranks: tuple[int, ...]
     ) -> InvalidArgument:
-        """Returns an error that names the rank whose data is missing; `error` if there is none. Collective."""
+        """Returns an error that names the rank whose data is missing, or `error` if no data is. Collective."""
         held = all_gather(self._wire, part, timeout=self.timeout)
         for (to, id), keys in moves.items():
             for key, source in keys:
@@ -198,7 +200,7 @@ class DataManager:
 
     def _lend(self, moves: Moves, rank: int, lengths: _Lengths) -> Exception | None:
         """Stores the data that this rank is to send in `_wire`, if the rank has it in the form of data_info and can
-        send it. All ranks find out what is missing; the result tells this rank why."""
+        send it. The exchange tells all ranks which data is missing; the returned exception tells this rank why."""
         unsent = None
         sent: dict[str, set[str]] = {}
         for (_, id), keys in moves.items():
@@ -214,7 +216,7 @@ class DataManager:
                     for key in fields:
                         lengths.check(id, key, seqlens[key], fields[key])
                     self._wire.store(lent, copy=False)
-            except Exception as problem:  # wrong lengths, sparse, or not a tensor: the others already wait
+            except Exception as problem:  # wrong lengths, sparse, or not a tensor; the others already wait
                 unsent = unsent or problem
         return unsent
 
@@ -241,7 +243,7 @@ class _Lengths:
         return self._meta.seqlens[key][self._positions[id]]
 
     def check(self, id: str, key: str, seqlens: Any, tensor: Any) -> None:
-        """Raises InvalidArgument for a tensor that differs from the meta."""
+        """Raises InvalidArgument if a tensor differs from the meta."""
         said = self.of(id, key), self.dtype(key), self.trailing(key)
         has = list(seqlens[0]), tensor.dtype, tuple(tensor.shape[1:])
         if has != said:
@@ -251,7 +253,7 @@ class _Lengths:
             )
 
     def dtype(self, key: str) -> Any:
-        """Returns None for a key without data."""
+        """Returns the dtype of a key, or None for a key without data."""
         return self._meta.dtypes.get(key)
 
     def trailing(self, key: str) -> tuple[int, ...]:
@@ -269,7 +271,7 @@ class _Lengths:
 
 
 def _moves(steps: Iterable[RedistribStep]) -> Moves:
-    """Returns the original source of each rank's keys after all steps: data that is passed on comes from the rank that
+    """Returns the original source of each rank's keys after all steps. Data that is passed on comes from the rank that
     had it first."""
     origins: dict[tuple[int, str], dict[str, int]] = {}
     for step in steps:
@@ -284,9 +286,9 @@ def _moves(steps: Iterable[RedistribStep]) -> Moves:
 
 
 def _parts(moves: Moves, lengths: _Lengths) -> list[Moves]:
-    """Divides moves into parts that one exchange can execute: each key of a sample from one source, all receivers with
-    the same keys. Derived plans are one part. With steps made by hand, two ranks may be sent different versions of a
-    key."""
+    """Divides moves into parts that one exchange can execute, in which each key of a sample has one source and all
+    receivers get the same keys. Derived plans are one part. With steps made by hand, two ranks may be sent different
+    versions of a key."""
     versions: dict[str, dict[str, list[int]]] = {}
     for (_, id), sources in moves.items():
         known = versions.setdefault(id, {})

@@ -1,6 +1,6 @@
-"""Megatron-Bridge's broadcast_data_across_tp: one rank of a tensor-parallel group reads for all of its ranks.
+"""Megatron-Bridge's broadcast_data_across_tp: one rank of a tensor-parallel group reads for all of the group's ranks.
 
-Steps of each version of Megatron-Bridge unpack as many values as its get_batch returns:
+The steps of each version of Megatron-Bridge unpack as many values as its get_batch returns:
 
     Megatron-Bridge           gpt_step.get_batch                     vlm_step.get_batch
     ------------------------  -------------------------------------  ---------------------------------------------
@@ -8,7 +8,7 @@ Steps of each version of Megatron-Bridge unpack as many values as its get_batch 
     v0.3.0 to v0.5.1, PR 2405 get_batch_with_cu_seqlens (10 values)  its own, which pads and packs, with a
                                                                      BroadcastIterator
 
-BroadcastIterator works with the steps of all versions: they read it with their own get_batch.
+BroadcastIterator works with the steps of all versions, because they read it with their own get_batch.
 
 In Megatron-Bridge                                Here
 ------------------------------------------------  ------------------------------------------------------------------
@@ -27,9 +27,10 @@ the end of the data ends the rank that reads;     StopIteration on every rank; a
 its peers wait until their time-out               levada.SourceError on every rank, with its traceback
 context parallelism slices what has been sent     the slice is cut first, and only it is sent
 
-Everything that Levada carries can cross (docs/python/batches.md): tensors, plain values, containers, data classes of
-the program, and objects of classes passed to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors
-are moved to the accelerator if there is one, except the lengths of packed sequences, which Megatron reads on the host.
+Everything that Levada can send is supported (docs/python/batches.md): tensors, plain values, containers, data classes
+of the program, and objects of classes passed to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set.
+Tensors are moved to the accelerator, if there is one, except the lengths of packed sequences, which Megatron reads on
+the host.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ except ImportError:
     parallel_state = None
 
 TIMEOUT = 1800.0
-"""Seconds of one wait for the reading rank, which may be writing a checkpoint between its steps."""
+"""Seconds that one wait for the reading rank may take, which may be writing a checkpoint between its steps."""
 
 ALLOW_PICKLE = False
-"""Whether extra keys of any class cross, as pickles. Set it on every rank before a group's first batch."""
+"""Whether extra keys of any class are sent, as pickles. Must be set on every rank before a group's first batch."""
 
 
 def get_batch_on_this_tp_rank(
@@ -71,19 +72,19 @@ def get_batch_on_this_tp_rank(
     pg_collection: Any,
     broadcast_all_keys: bool = False,
 ) -> Batch:
-    """Returns the next batch of the iterator of tensor-parallel rank 0, on every rank of its group: a dict with the
-    standard keys (tokens, labels, loss_mask, attention_mask, position_ids) and all other keys of the batch.
+    """Returns the next batch of tensor-parallel rank 0's iterator, on every rank of the group: a dict with the standard
+    keys (tokens, labels, loss_mask, attention_mask, position_ids) and all other keys of the batch.
 
     A pipeline stage gets the standard keys that it needs; the others are None. The first stage needs tokens,
-    position_ids and attention_mask; the last needs labels, loss_mask and attention_mask, and with `use_mtp` also tokens
-    and position_ids; a stage that hosts multi-token prediction (cfg.model.pipeline_model_parallel_layout) needs what
-    the first does. If there is only one stage, and with `broadcast_all_keys`, it gets all of them. Another stage needs
-    none, and its reader may have no iterator; if it has one, its other keys are delivered. A key that the batch lacks
-    is None too. If the batch has input_ids for tokens, both are one tensor, and a stage that does not need tokens gets
-    input_ids.
+    position_ids and attention_mask. The last stage needs labels, loss_mask and attention_mask, and with `use_mtp` also
+    tokens and position_ids. A stage that hosts multi-token prediction (cfg.model.pipeline_model_parallel_layout) needs
+    the same keys as the first. If there is only one stage, and with `broadcast_all_keys`, a stage gets all of them. Any
+    other stage needs none, and its reader may have no iterator; if it has one, the batch's other keys are delivered. A
+    key that the batch lacks is None, too. If the batch has input_ids instead of tokens, both are the same tensor, and a
+    stage that does not need tokens gets input_ids.
 
     Shapes are those of the data. Collective over pg_collection.tp. Raises StopIteration on every rank if the iterator
-    ends; SourceError if it raises, or if a stage that needs keys has no iterator; Timeout, PeerLost.
+    ends; SourceError if it raises, or if a stage that needs keys has no iterator; Timeout; and PeerLost.
     """
     stage = _stage(pg_collection, cfg, use_mtp)._replace(everything=broadcast_all_keys)
     if stage.last and use_mtp:
@@ -104,18 +105,18 @@ def get_batch(
     pg_collection: Any,
     vp_stage: int | None = None,
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None]:
-    """Returns tokens, labels, loss_mask, attention_mask, position_ids and the data of packed sequences, for a step of
-    GPT of Megatron-Bridge v0.6.0 and later. The last value has the keys for PackedSeqParams and, in addition to
+    """Returns tokens, labels, loss_mask, attention_mask, position_ids and the data of packed sequences, for a GPT step
+    of Megatron-Bridge v0.6.0 and later. The last value has the keys for PackedSeqParams and, in addition to
     cu_seqlens_q, padding_mask, which the step removes from them.
 
-    With cfg.dataset.broadcast_data_across_tp the iterator of tensor-parallel rank 0 is read for its group, otherwise
-    each rank reads its own: the result is the same. A value that the (virtual) stage does not need is None; so is
+    With cfg.dataset.broadcast_data_across_tp, the iterator of tensor-parallel rank 0 is read for its group; otherwise,
+    each rank reads its own. The result is the same. A value that the (virtual) stage does not need is None; so is
     attention_mask unless cfg.dataset.skip_getting_attention_mask_from_dataset is False. A context-parallel rank gets
     its slice, of each packed sequence if there are cu_seqlens. A stage between the first and the last needs everything
     if the data set packs sequences or has its own attention masks.
 
-    Collective over pg_collection.tp when broadcasting. Raises the exceptions of get_batch_on_this_tp_rank();
-    InvalidArgument, in the text of a SourceError, if a sequence cannot be sliced, and if a stage that reads has no
+    Collective over pg_collection.tp when broadcasting. Raises the exceptions of get_batch_on_this_tp_rank(), and
+    InvalidArgument, in the text of a SourceError, if a sequence cannot be sliced or if a stage that reads has no
     iterator.
     """
     custom_mask = _masks(cfg.dataset)
@@ -146,9 +147,9 @@ def get_batch_with_cu_seqlens(
     pg_collection: Any,
     vp_stage: int | None = None,
 ) -> tuple[Any, ...]:
-    """Does the same as get_batch(), with the 10 values of Megatron-Bridge v0.3.0 to v0.5.1 and of PR 2405: tokens,
+    """Returns the batch of get_batch() as the 10 values of Megatron-Bridge v0.3.0 to v0.5.1 and of PR 2405: tokens,
     labels, loss_mask, attention_mask, position_ids, cu_seqlens, cu_seqlens_argmin, max_seqlen, cu_seqlens_unpadded,
-    cu_seqlens_unpadded_argmin. Raises InvalidArgument for a batch with cu_seqlens_q, which these steps do not know.
+    cu_seqlens_unpadded_argmin. Raises InvalidArgument for a batch with cu_seqlens_q, which these steps do not support.
     """
     *standard, packing = get_batch(data_iterator, cfg, use_mtp, pg_collection=pg_collection, vp_stage=vp_stage)
     packing = packing or {}
@@ -163,9 +164,9 @@ _TEN_VALUES = ("cu_seqlens", "cu_seqlens_argmin", "max_seqlen", "cu_seqlens_unpa
 def get_vlm_batch(
     data_iterator: Iterator[Mapping[str, Any]] | None, cfg: Any, use_mtp: bool = False, *, pg_collection: Any
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None, Any]:
-    """Does the same as get_batch(), for a step with images: vlm_step's get_batch of Megatron-Bridge v0.6.0 and later.
-    Every stage reads and therefore needs an iterator. The seventh value is the batch's visual_inputs, whose pixels only
-    the first stage gets. Nothing is sliced, since the model does that itself.
+    """Returns the batch of get_batch() for a step with images, as vlm_step's get_batch of Megatron-Bridge v0.6.0 and
+    later does. Every stage reads, and therefore needs an iterator. The seventh value is the batch's visual_inputs,
+    whose pixels only the first stage gets. Nothing is sliced, because the model does that itself.
     """
     stage = _stage(pg_collection, cfg, use_mtp)
     keys = {"tokens", "position_ids"}
@@ -189,8 +190,8 @@ def get_vlm_batch(
 
 
 class BroadcastIterator:
-    """Yields on every rank of a tensor-parallel group the complete batches of its rank 0's iterator, on the CPU, for a
-    step that calls its own get_batch(). The other ranks' iterators may be None, and are not read.
+    """Yields the complete batches of rank 0's iterator on every rank of a tensor-parallel group, on the CPU, for a step
+    that calls its own get_batch(). The other ranks' iterators may be None, and are not read.
 
     next() is collective over `group`. Raises the exceptions of get_batch_on_this_tp_rank().
     """
@@ -219,7 +220,7 @@ def is_pp_last_stage(pp_group: Any) -> bool:
 
 def get_batch_on_this_cp_rank(batch: Batch, *, cp_group: Any) -> Batch:
     """Returns the part of the batch that a context-parallel rank computes with, of each packed sequence if there are
-    any. Raises InvalidArgument if a sequence cannot be cut so."""
+    any. Raises InvalidArgument if a sequence cannot be cut in this way."""
     return sliced(batch, *place(cp_group))
 
 
@@ -231,12 +232,12 @@ def _stage(pg_collection: Any, cfg: Any, use_mtp: bool, vp_stage: int | None = N
 def is_dataset_built_on_rank(
     pg_collection: Any = None, model_config: Any = None, dataset_config: Any = None
 ) -> bool:
-    """Returns whether this rank reads when batches are broadcast: tensor-parallel rank 0 of the first stage, of the
-    last, and of one that hosts multi-token prediction by model_config's pipeline_model_parallel_layout; of every stage
-    if dataset_config packs sequences or has its own attention masks.
+    """Returns whether this rank reads when batches are broadcast. That is tensor-parallel rank 0 of the first stage, of
+    the last stage, and of a stage that hosts multi-token prediction by model_config's pipeline_model_parallel_layout;
+    or of every stage if dataset_config packs sequences or has its own attention masks.
 
-    Without pg_collection the groups are those of megatron.core.parallel_state; raises Unsupported if that is not
-    installed, or has no groups yet.
+    Without pg_collection, uses the groups of megatron.core.parallel_state, and raises Unsupported if that is not
+    installed or has no groups yet.
     """
     tp, pp = _groups() if pg_collection is None else (pg_collection.tp, pg_collection.pp)
     rank, size = place(pp)
@@ -247,9 +248,9 @@ def is_dataset_built_on_rank(
 
 
 def dataset_builder_predicate(cfg: Any) -> Callable[..., bool]:
-    """Returns a predicate for a dataset builder that decides whether to build on this rank: is_dataset_built_on_rank
-    with cfg.model and cfg.dataset if cfg.dataset.broadcast_data_across_tp is set, otherwise a callable that is always
-    true."""
+    """Returns a predicate with which a dataset builder decides whether to build on this rank. If
+    cfg.dataset.broadcast_data_across_tp is set, it is is_dataset_built_on_rank with cfg.model and cfg.dataset;
+    otherwise, it always returns True."""
     if not getattr(cfg.dataset, "broadcast_data_across_tp", False):
         return _always
     return functools.partial(is_dataset_built_on_rank, model_config=cfg.model, dataset_config=cfg.dataset)
@@ -314,7 +315,7 @@ _mover = functools.cache(mover)  # one per device, with its pinned memory
 def _next(
     data_iterator: Iterator[Mapping[str, Any]] | None, prepare: Callable[[Mapping[str, Any]], Batch], group: Any
 ) -> Batch:
-    """Returns the result of `prepare` for the next batch: from rank 0's iterator on every rank of `group`, or from this
+    """Returns the result of `prepare` for the next batch: of rank 0's iterator on every rank of `group`, or of this
     rank's iterator without a group."""
 
     def read() -> Batch | None:
@@ -337,7 +338,7 @@ def _next(
 
 
 class DataIterator:
-    """Reads for a group through the function that its rank 0 sets."""
+    """Reads for a group by calling the function that the group's rank 0 sets."""
 
     read: Callable[[], Batch | None]
 
@@ -349,13 +350,13 @@ class DataIterator:
 
 
 class _Stream:
-    """The batches of one group. They come from the iterator of its reader's current call, so that virtual stages,
-    training and evaluation share one feed. Starting it is collective, and happens once."""
+    """The batches of one group. They come from the iterator that the reader passed in its current call, so that virtual
+    stages, training and evaluation share one feed. Starting it is collective, and happens once."""
 
     def __init__(self, group: Any) -> None:
         self._caller = OneCaller("a call for a batch of this group")
         self._reader = DataIterator()
-        # Refers to the membership, not to the group, so that the group can be dropped.
+        # Refers to the membership and not to the group, so that the group can be dropped.
         self._feed = Feed(
             self._reader,
             Mesh(tp=group.size()),
@@ -376,7 +377,7 @@ class _Stream:
                 return next(self._batches)
             except (SourceError, Unsupported) as error:
                 if isinstance(error, SourceError):
-                    self._batches = None  # the next call restarts, on all ranks alike
+                    self._batches = None  # the next call restarts, in the same way on all ranks
                 advice = f"set {__name__}.ALLOW_PICKLE = True"
                 error.args = (str(error).replace("give allow_pickle=True", advice),)
                 raise

@@ -1,4 +1,4 @@
-"""Megatron-LM's sequence packing: divides the samples of a step over data-parallel ranks and packs them.
+"""Megatron-LM's sequence packing: divides the samples of a step among data-parallel ranks and packs them.
 
     from levada.dropin.megatron import get_batch_on_this_rank_for_sequence_packing, wrap_data_iterator
     # was: from megatron.core.datasets.data_schedule import ...
@@ -23,7 +23,7 @@ wait
 an iterator that ends or raises ends one rank,    StopIteration or levada.SourceError on every rank
 and the others wait
 
-Samples cross on the host. Micro-batches are moved to the accelerator, if there is one, as their iterator is read.
+Samples are sent from host to host. Micro-batches are moved to the accelerator, if there is one, as they are read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ except ImportError:
 __all__ = ["balanced", "get_batch_on_this_rank_for_sequence_packing", "in_order", "wrap_data_iterator"]
 
 TIMEOUT = 1800.0
-"""Seconds of one wait for other ranks, which may be writing a checkpoint between their steps."""
+"""Seconds that one wait for other ranks may take, which may be writing a checkpoint between their steps."""
 
 
 def wrap_data_iterator(
@@ -67,32 +67,32 @@ def wrap_data_iterator(
     scheduler: str | Scheduler = "balanced",
     group: Any = None,
 ) -> tuple[Any, int, float, float]:
-    """Reads the samples of one step, divides them over data-parallel ranks, and packs them into micro-batches.
+    """Reads the samples of one step, divides them among data-parallel ranks, and packs them into micro-batches.
 
-    Returns an iterator over this rank's micro-batches, their number, and over all samples the sum of padded lengths and
-    the sum of their squares. The number is the same on all ranks, and with virtual pipeline stages a multiple of
-    config.microbatch_group_size_per_vp_stage. A micro-batch is a dict of cu_seqlens, cu_seqlens_padded (int32,
-    [samples + 1]) and max_seqlen (int32, []), and of the keys that the stage computes with, each [tokens]: tokens and
-    position_ids on the first stage, labels and loss_mask on the last, all four on a stage that hosts multi-token
-    prediction. With virtual pipeline stages the first value is a list of one iterator for each. The iterators are
-    RerunDataIterators if Megatron-LM has them.
+    Returns an iterator over this rank's micro-batches, their number, the sum of the padded lengths of all samples, and
+    the sum of the squares of these lengths. The number is the same on all ranks and, with virtual pipeline stages, a
+    multiple of config.microbatch_group_size_per_vp_stage. A micro-batch is a dict of cu_seqlens, cu_seqlens_padded
+    (int32, [samples + 1]) and max_seqlen (int32, []), and of the keys that the stage computes with, each [tokens]:
+    tokens and position_ids on the first stage, labels and loss_mask on the last, all four on a stage that hosts
+    multi-token prediction. With virtual pipeline stages, the first value is a list with one iterator for each. The
+    iterators are RerunDataIterators if Megatron-LM has them.
 
-    data_iterator: is read for num_microbatches items, each a dict or a list of dicts: one sample with padded_seq_len,
-    or several between the boundaries in cu_seqlens; tokens, labels and position_ids are int64, loss_mask is float32.
-    None on a rank that does not read; with virtual stages a list, of which one that is not None is read. All readers of
-    a data-parallel rank must read the same samples, which are not written. At least one of its ranks must read. With
-    one reader on the first stage and one on the last, the data that these stages need of their own samples does not
-    move between them.
+    data_iterator: read for num_microbatches items, each a dict or a list of dicts: one sample with padded_seq_len, or
+    several between the boundaries in cu_seqlens. tokens, labels and position_ids are int64, loss_mask is float32. None
+    on a rank that does not read. With virtual stages, a list, of which one that is not None is read. All readers of a
+    data-parallel rank must read the same samples, which are not modified. At least one of its ranks must read. With one
+    reader on the first stage and one on the last, the data that these stages need of their own samples is not sent
+    between them.
     config: max_seqlen_per_dp_cp_rank and sequence_packing_scheduler, which must be "dp_balanced"; and
     virtual_pipeline_model_parallel_size, microbatch_group_size_per_vp_stage, hidden_size, mtp_num_layers and
     pipeline_model_parallel_layout, which may be absent.
-    pg_collection: uses tp, pp, dp and dp_cp; by default those of megatron.core.parallel_state.
-    scheduler: "balanced" equalizes the operations of a transformer of config.hidden_size; "dp_balanced" is
-    Megatron-LM's own, sample by sample; or a function, the same on all ranks, as described by Scheduler.
-    group: has all ranks of pg_collection and no others, as in levada.join(); by default the whole job.
+    pg_collection: uses tp, pp, dp and dp_cp. Defaults to the groups of megatron.core.parallel_state.
+    scheduler: "balanced" equalizes the operations of a transformer of config.hidden_size. "dp_balanced" packs like
+    Megatron-LM's own scheduler, sample by sample. A function, the same on all ranks, is described by Scheduler.
+    group: has exactly the ranks of pg_collection, as in levada.join(). Defaults to the whole job.
 
     Collective over the group. Raises on all ranks: InvalidArgument, naming rank, sample and remedy, for samples and
-    configurations that are invalid or differ; StopIteration if the data iterators end, SourceError if one raises;
+    configurations that are invalid or differ; StopIteration if the data iterators end, and SourceError if one raises;
     PeerLost, Timeout or EngineError if a rank is lost.
     """
     job = join(group)
@@ -131,21 +131,21 @@ def get_batch_on_this_rank_for_sequence_packing(
     vp_stage: int | None = None,
     pg_collection: Any = None,
 ) -> tuple[Any, Any, Any, None, Any, Any, Any]:
-    """Returns tokens, labels, loss_mask, None, position_ids, PackedSeqParams and padding_mask of the next micro-batch,
-    for this rank: each tensor [1, tokens] and, with context parallelism, the zigzag slice of each of its samples.
+    """Returns tokens, labels, loss_mask, None, position_ids, PackedSeqParams and padding_mask of the next micro-batch
+    for this rank. Each tensor is [1, tokens] and, with context parallelism, the zigzag slice of each of its samples.
     Padding is 0, and True in padding_mask. The first stage gets tokens and position_ids, the last one labels and
-    loss_mask. With mtp_on_this_rank a stage gets tokens and position_ids, too, and labels and loss_mask if the
+    loss_mask. With mtp_on_this_rank, a stage also gets tokens and position_ids, and labels and loss_mask if the
     micro-batch has them. All other values are None.
 
     data_iterator: the result of wrap_data_iterator() on this rank, or None for its last result; nothing is sent then.
-    In a tensor-parallel group for which that has not been called: any iterator over such micro-batches on rank 0, and
-    None on its peers, which get each micro-batch in one message.
-    pg_collection: uses tp, pp and cp; by default those of megatron.core.parallel_state.
+    In a tensor-parallel group for which wrap_data_iterator() has not been called: any iterator over such micro-batches
+    on rank 0, and None on its peers, which get each micro-batch in one message.
+    pg_collection: uses tp, pp and cp. Defaults to the groups of megatron.core.parallel_state.
 
-    Raises StopIteration after the last micro-batch; InvalidArgument, naming the key, if a micro-batch lacks a required
-    one, and for another iterator in a group for which wrap_data_iterator() has been called; Unsupported without
-    megatron.core, whose PackedSeqParams it returns; and, for an iterator that the group shares, the exceptions of
-    levada.dropin.bridge.BroadcastIterator.
+    Raises StopIteration after the last micro-batch. Raises InvalidArgument, naming the key, if a micro-batch lacks a
+    required key, and for another iterator in a group for which wrap_data_iterator() has been called. Raises Unsupported
+    without megatron.core, whose PackedSeqParams it returns. For an iterator that the group shares, also raises the
+    exceptions of levada.dropin.bridge.BroadcastIterator.
     """
     groups = _groups(pg_collection)
     at, size = place(groups["pp"])
