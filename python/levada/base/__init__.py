@@ -1,1 +1,1 @@
-"""Code shared by all packages: exceptions, optional packages, the end of processes."""
+"""Code that all packages share: exceptions, optional packages, the end of processes."""

@@ -1,4 +1,4 @@
-"""Threads that are still inside a user's iterable after their pass has ended."""
+"""Tracks threads that are still inside a user's iterable after their pass has ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUIET = 1.0
 
 
 class Abandoned(NamedTuple):
-    """A thread that still iterates `source`. `where` returns the functions that it is in."""
+    """A thread that still iterates `source`. `where` returns the functions that it is running."""
 
     thread: threading.Thread
     source: Any
@@ -35,20 +35,21 @@ def abandon(thread: threading.Thread, source: Any, where: Callable[[], str]) -> 
 
 
 def release(thread: threading.Thread) -> None:
-    """Drops the source and iterator of an abandoned thread, but still waits for the thread at exit. The thread calls it
-    when it has finished with them; others may call it after the thread's end."""
+    """Drops the source and iterator of an abandoned thread, but still waits for the thread at exit. The thread calls
+    this when it has finished with them; others may call it after the thread has ended."""
     if thread in _abandoned:
         _abandoned[thread] = Abandoned(thread, None, lambda: "the end of its iterator")
 
 
 def abandoned() -> list[Abandoned]:
-    """Returns the threads that still run; none in a forked child, which does not have them."""
+    """Returns the threads that are still running; none in a forked child, which does not have them."""
     return [each for each in list(_abandoned.values()) if each.thread.is_alive()]
 
 
 def await_at_exit(timeout: float) -> None:
-    """Waits until they have ended, at most `timeout` seconds. The interpreter ends a thread when it returns to Python,
-    which aborts the process if C++ functions, such as torch's, are on the thread's stack. Ctrl-C ends the wait."""
+    """Waits until the abandoned threads have ended, at most `timeout` seconds. An exiting interpreter ends a thread
+    when the thread returns to Python, which aborts the process if C++ functions, such as torch's, are on its stack.
+    Ctrl-C ends the wait."""
     begun = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
         _join(abandoned(), begun + _QUIET)

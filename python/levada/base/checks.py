@@ -1,4 +1,5 @@
-"""Checks of arguments. A wrong type raises InvalidType, which is a TypeError, and a wrong value InvalidArgument."""
+"""Checks of arguments. A wrong value raises InvalidArgument, and a wrong type InvalidType, which is also a
+TypeError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for people: on standard error, or in the log of a program that has one."""
+"""Writes lines for people to standard error, or to the log of a program that has one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LOGGER = logging.getLogger("levada")
 
 
 def write_line(text: str, level: int = logging.WARNING) -> None:
-    """Logs the text with the logger "levada" if the program has set up logging. Otherwise writes `levada: TEXT` on
-    standard error. Escapes characters that a terminal would interpret. Does nothing if standard error is closed or does
-    not exist."""
+    """Logs the text with the logger "levada" if the program has set up logging. Otherwise, writes `levada: TEXT` to
+    standard error. Escapes characters that a terminal would interpret. Does nothing if standard error is closed or
+    missing."""
     text = printable_lines(text)
     if _LOGGER.hasHandlers():
         _LOGGER.log(level, "%s", text)

@@ -1,10 +1,10 @@
-"""The exceptions of Levada, with the names of levada/base/error.h."""
+"""The exceptions of Levada, named as in levada/base/error.h."""
 
 from __future__ import annotations
 
 import re
 
-# Escaped by printable_lines() of levada/base/text.h: control characters, line separators, bidirectional marks.
+# The characters that printable_lines() of levada/base/text.h escapes: controls, line separators, bidirectional marks.
 _UNSAFE = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -16,8 +16,9 @@ def printable_lines(text: str) -> str:
 
 
 class Error(Exception):
-    """The base class of Levada's exceptions. Its text is one sentence: what was wrong, where, and what to do. str() is
-    safe to show on a terminal, whatever the text quotes: control characters except newlines and tabs are escaped."""
+    """Base class of Levada's exceptions. The text is one sentence that says what was wrong, where, and what to do.
+    str() is safe to show on a terminal, whatever the text quotes, because control characters except newlines and tabs
+    are escaped."""
 
     def __str__(self) -> str:
         return printable_lines(super().__str__())
@@ -32,11 +33,11 @@ class InvalidType(InvalidArgument, TypeError):
 
 
 class Timeout(Error, TimeoutError):
-    """A deadline passed; the text names the waiting and the awaited ranks."""
+    """A deadline passed. The text names the waiting and the awaited ranks."""
 
 
 class PeerLost(Error):
-    """Another rank ended without leaving: `rank`, or -1 if it is not known."""
+    """Another rank ended without leaving. `rank` is its number, or -1 if unknown."""
 
     rank: int = -1
 
@@ -58,34 +59,34 @@ class EngineError(Error):
 
 
 class StageFailed(SourceError):
-    """A stage of a pipeline raised. It is the cause of the exception that is raised again, which has the class of the
-    stage's exception. If that class cannot be created, this exception is raised instead. The text is complete."""
+    """A stage of a pipeline raised an exception. An exception of the same class is raised, and this one is its cause;
+    if the class cannot be instantiated, this one is raised instead. The text is complete."""
 
     stage: str = ""
-    """The name of the stage; empty if the process failed outside of stages, such as while starting."""
+    """Name of the stage; empty if the process failed outside of stages, such as while starting."""
     process: str = ""
-    """The process, such as "worker 1 (process 4242)"."""
+    """Name of the process, such as "worker 1 (process 4242)"."""
     item: int = 0
     """Number of items that the stage had received before."""
     traceback: str = ""
-    """The traceback of the process in which it happened."""
+    """Traceback from the process that raised."""
     original: bytes = b""
-    """The exception as it crosses between processes, if its class is not imported here but may be in the next
+    """The exception as it is sent between processes, if its class is not imported here but may be in the next
     process."""
 
 
 class ItemError(SourceError):
     """An item or a batch of a levada.DataLoader could not be made. Raised on the rank that reads it; the other ranks
-    raise a SourceError with the same text. The cause is the original exception, if it was raised in this process."""
+    raise SourceError with the same text. If the original exception was raised in this process, it is the cause."""
 
     number: int = -1
-    """Index of the item in its data set; for a batch that could not be collated, that of its first item."""
+    """Index of the item in its data set; for a batch that could not be collated, the index of its first item."""
     epoch: int = 0
     position: int = 0
     """Position of the draw in its epoch."""
     dataset: str = ""
     """Class of the data set, or its name among several."""
     worker: int = -1
-    """Number of the worker process; -1 for the training process."""
+    """Index of the worker process, or -1 for the training process."""
     traceback: str = ""
-    """The traceback of the process that raised."""
+    """Traceback from the process that raised."""

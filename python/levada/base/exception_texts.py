@@ -1,5 +1,5 @@
-"""Exceptions as texts. Code that reports an exception must not raise another one, but an exception may raise an
-Exception or any other BaseException when asked for its text, notes, class or cause."""
+"""Formats exceptions as text. Code that reports an exception must not raise another one, but reading an exception's
+text, notes, class or cause may raise any Exception or BaseException."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import traceback
 import types
 
 _LONGEST = 1 << 15
-"""Maximum characters of a text; the middle of a longer one is left out."""
+"""Maximum number of characters in a text. The middle of a longer text is left out."""
 
 
 def text_of(error: BaseException) -> str:
-    """Returns str(error), or a text which says that this failed."""
+    """Returns str(error), or a text that says that str() failed."""
     try:
         return str(error)
     except BaseException:
@@ -19,7 +19,7 @@ def text_of(error: BaseException) -> str:
 
 
 def failure_text(error: BaseException | None) -> str:
-    """Returns a text such as "ValueError: loss is NaN"; "" for None, and for the GeneratorExit of a closed
+    """Returns a text such as "ValueError: loss is NaN", or "" for None and for the GeneratorExit of a closed
     generator."""
     if error is None or issubclass(type(error), GeneratorExit):  # isinstance() may query the exception
         return ""
@@ -57,7 +57,7 @@ def _traceback(error: BaseException) -> types.TracebackType | None:
 
 
 def _frames(error: BaseException) -> str:
-    """Returns where the exception was raised, without reading the sources, which may fail."""
+    """Returns where the exception was raised. Does not read source files, because that may fail."""
     text = ""
     for frame, line in traceback.walk_tb(_traceback(error)):
         text += f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}\n'

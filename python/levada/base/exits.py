@@ -1,4 +1,4 @@
-"""The end of processes: of this one, and of those that it starts, which never outlive it."""
+"""Handles the end of processes: of this one, and of the processes that it starts, which never outlive it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import functools
 import multiprocessing.process
-import multiprocessing.util  # noqa: F401  its exit, which waits for child processes, is to come after this module's
+import multiprocessing.util  # noqa: F401  its exit handler, which waits for children, must run after this module's
 import os
 import queue
 import signal
@@ -23,13 +23,13 @@ from levada.base.threads import start_thread
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 _uncaught: BaseException | None = None  # exception that ends this process, once known
-_left_at = (0, -1)  # id of the exception with which a feed was last left (not a reference), and the step
+_left_at = (0, -1)  # id (not a reference) of the exception with which a feed was last left, and the step
 
 
 def start(process: BaseProcess) -> None:
-    """Starts the process on a thread that ends when this process does: the kernel kills the child when the thread that
-    started it ends. Ctrl-C does not reach the child before it calls begin(). If this raises, for example
-    KeyboardInterrupt, the child may have started."""
+    """Starts the process on a thread that ends when this process does, because the kernel kills the child when the
+    thread that started it ends. Ctrl-C does not reach the child before it calls begin(). If this function raises, for
+    example KeyboardInterrupt, the child may nevertheless have started."""
     _started.add(process)
     if threading.current_thread() is threading.main_thread():
         _start(process)
@@ -40,8 +40,8 @@ def start(process: BaseProcess) -> None:
 
 
 def begin(parent: int) -> None:
-    """Called first in a process that start() has started: from then on it dies with its parent and ignores Ctrl-C,
-    which the parent handles."""
+    """Called first in a process that start() has started. From then on, the process dies with its parent and ignores
+    Ctrl-C, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _release_fork_server()
@@ -55,10 +55,10 @@ def note_left(error: BaseException | None, step: int) -> None:
 
 
 def note_uncaught() -> tuple[str, int]:
-    """Returns the exception that ends the interpreter, as failure_text(), or "" if none is known; and the step at which
-    a feed was left because of it, or -1. Called when the interpreter ends."""
+    """Returns the failure_text() of the exception that ends the interpreter, or "" if none is known; and the step at
+    which a feed was left because of it, or -1. Called when the interpreter exits."""
     global _uncaught
-    if not hasattr(sys, "ps1"):  # at a prompt it is an exception that was printed earlier
+    if not hasattr(sys, "ps1"):  # at a prompt, the last exception was printed earlier
         _uncaught = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return failure_text(_uncaught), _left_at[1] if _left_at[0] == id(_uncaught) else -1
 
@@ -69,7 +69,7 @@ def handled() -> BaseException | None:
 
 
 def exit_text(process: BaseProcess) -> str:
-    """Returns "was killed by SIGKILL" or "ended with exit status 3"; "was lost" while the process has not ended."""
+    """Returns "was killed by SIGKILL" or "ended with exit status 3", or "was lost" if the process has not ended."""
     code = process.exitcode
     if code is None:
         return "was lost"
@@ -78,7 +78,7 @@ def exit_text(process: BaseProcess) -> str:
 
 def _release_fork_server() -> None:
     """Lets the fork server that started this process, if any, end together with its user. The server lives as long as
-    any process holds its pipe, and each process that it starts holds it. A stopped process could neither close the pipe
+    any process holds its pipe, and each process that it starts holds it. A stopped process can neither close the pipe
     nor be killed when the server ends."""
     module = sys.modules.get("multiprocessing.forkserver")
     server = getattr(module, "_forkserver", None)
@@ -106,7 +106,7 @@ def _start(process: BaseProcess) -> None:
 
 @functools.cache
 def _starter(owner: int) -> queue.SimpleQueue[Callable[[], None]]:
-    """Returns a queue of functions, which are called on a thread that ends only with this process."""
+    """Returns a queue of functions, which a thread calls that ends only with this process."""
     calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def call_all() -> None:

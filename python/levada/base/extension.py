@@ -1,4 +1,4 @@
-"""The compiled module levada._levada and the C++ library that is installed with it."""
+"""The compiled module levada._levada, and the C++ library that is installed with it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def require_extension() -> None:
 
 def get_cmake_dir() -> str:
     """Returns the folder of levadaConfig.cmake. A CMake project that is configured with `-Dlevada_DIR=` and this folder
-    links `levada::levada` of `find_package(levada CONFIG)`: the C++ library in this package, which needs no other
+    links `levada::levada` of `find_package(levada CONFIG)`, the C++ library in this package, which needs no other
     package. Raises Unsupported if the package was installed without it."""
     import levada._levada
 
-    # Next to the compiled module: in an editable install, the Python files are elsewhere.
+    # Next to the compiled module, because in an editable install, the Python files are elsewhere.
     folder = pathlib.Path(levada._levada.__file__).parent / "lib" / "cmake" / "levada"
     if not (folder / "levadaConfig.cmake").is_file():
         raise Unsupported(

@@ -1,4 +1,4 @@
-"""Iterators that are sources themselves, such as generators, and yield their items only once."""
+"""Supports iterators that are sources themselves, such as generators, which yield their items only once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ T = TypeVar("T")
 
 _ended: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """Iterators that a pass has read to their end, by id. Built-in iterators, such as map objects, do not support weak
-references."""
+references and are missing here."""
 
 
 class Exhausted(InvalidArgument):
-    """A pass begins over an iterator that an earlier pass has read to its end."""
+    """A pass was begun over an iterator that an earlier pass has read to its end."""
 
 
 def iterate(source: Any) -> Iterator[Any]:
-    """Returns iter(source), or reads a source by index that iter() would read until its first IndexError: one that has
-    __getitem__ and __len__, and either no __iter__ or that of collections.abc.Sequence."""
+    """Returns iter(source). A source that iter() would read until its first IndexError is read by index instead: one
+    that has __getitem__ and __len__, and either no __iter__ or the __iter__ of collections.abc.Sequence."""
     own = getattr(type(source), "__iter__", None)
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
     return items_by_number(source) if by_number and own in (None, Sequence.__iter__) else iter(source)
 
 
 def items_by_number(source: Any, first: int = 0, step: int = 1) -> Iterator[Any]:
-    """Yields every `step`-th item of an indexable source, beginning with index `first`. Raises SourceError, which names
+    """Yields every `step`-th item of an indexable source, starting at index `first`. Raises SourceError, which names
     the item, if StopIteration or IndexError ends the items before len(source)."""
     count = len(source)
     for number in range(first, count, step):
@@ -46,8 +46,8 @@ def items_by_number(source: Any, first: int = 0, step: int = 1) -> Iterator[Any]
 
 
 def is_own_iterator(source: Any, iterator: Any) -> bool:
-    """Returns whether `iterator`, which is iter(source), yields each item once for all passes. An object that can load
-    a state may restart that way."""
+    """Returns whether `iterator`, which is iter(source), yields each item only once for all passes. An object that can
+    load a state may restart that way."""
     return iterator is source and not hasattr(source, "load_state_dict")
 
 
@@ -59,7 +59,7 @@ class Ended:
 
     def note(self, iterator: Any, *, is_empty: bool) -> None:
         """Records that a pass has read the source to its end. `is_empty`: whether the pass received no item. Raises
-        Exhausted if it is empty and an earlier pass has read the same iterator to its end."""
+        Exhausted if the pass is empty and an earlier pass has read the same iterator to its end."""
         if is_empty and (self._has_ended or _ended.get(id(iterator)) is iterator):
             raise Exhausted(
                 f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: give an "
@@ -77,5 +77,5 @@ def noting_end(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
     except StopIteration:
         ended.note(iterator, is_empty=True)
         return
-    yield from map(next, itertools.repeat(iterator))  # without iter(), which may restart it
+    yield from map(next, itertools.repeat(iterator))  # does not call iter(), which may restart it
     ended.note(iterator, is_empty=False)

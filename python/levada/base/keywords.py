@@ -1,4 +1,4 @@
-"""Errors for unknown keyword arguments."""
+"""Makes the errors for unknown keyword arguments name the right ones."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ _SYNONYMS = {
     "steps": ("max_steps",),
     "torch_device_mesh": ("mesh",),
 }
-"""Other libraries' names for arguments. A function has at most one of the values."""
+"""Other libraries' names for arguments, with Levada's. A function has at most one of the latter."""
 
 _functions: dict[str, frozenset[str]] = {}
-"""The arguments of the functions that explain_unknown() has wrapped."""
+"""The arguments of the functions that explain_unknown() has wrapped, by function name."""
 
 
 def explain_unknown(name: str, more: Collection[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a function raise, for an unknown keyword, a TypeError that names the right argument or the function that
-    has it. `name`: the users' name for the function; `more`: keywords that it accepts in addition to those of its
-    signature."""
+    """Makes a function raise TypeError for an unknown keyword, naming the right argument or the function that has it.
+    `name`: the function's name for users. `more`: keywords that it accepts in addition to those in its signature."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = inspect.signature(function).parameters.values()

@@ -1,4 +1,4 @@
-"""Metrics of running feeds and pipelines, for Prometheus, W&B, TensorBoard and the like."""
+"""Exports metrics of running feeds and pipelines to Prometheus, W&B, TensorBoard and the like."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["MetricsExporter"]
 _LABEL = re.compile("(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _LOOPBACK = "127.0.0.1"
 _GRACE = 30.0
-"""Seconds that close() waits for the last values to be exported."""
+"""Seconds that close() waits until the last values have been exported."""
 
 
 class _Source(Protocol):
@@ -32,12 +32,13 @@ class _Source(Protocol):
 
 
 class MetricsExporter:
-    """Exports the metrics of feeds and pipeline runs on a separate thread until it is closed; a context manager.
+    """Exports the metrics of feeds and pipeline runs on a separate thread until it is closed. A context manager.
 
-    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port only: at 127.0.0.1, so
-        only for programs on this machine; "0.0.0.0:9100": for all that can reach it; 0: any free port, see `port`); a
-        path, whose file is replaced every `every` seconds and at the end; or a function, such as wandb.log, which is
-        called as often and at the end with {name: value}. If it raises, a warning is issued.
+    to: a port or "HOST:PORT", at which HTTP requests are answered in Prometheus's text format. A port without a host
+    listens at 127.0.0.1, for programs on this machine only; "0.0.0.0:9100" listens for every machine that can reach it;
+    0 chooses any free port, see `port`. Or a path, whose file is replaced every `every` seconds and at the end. Or a
+    function, such as wandb.log, which is called equally often and at the end with {name: value}; if it raises, a
+    warning is issued.
     labels: added to all metrics, such as {"rank": "3"}.
 
     Each rank exports its own metrics, to a separate port or file. A feed's counters start at 0 with each pass. Raises
@@ -92,8 +93,8 @@ class MetricsExporter:
         return None if self._server is None else self._server.port
 
     def close(self) -> None:
-        """Exports the last values to the file or function, and stops. If that takes over 30 s, issues a warning and
-        abandons the thread. Does nothing in a forked child, which does not have the thread."""
+        """Exports the last values to the file or function, and stops. If that takes more than 30 s, issues a warning
+        and abandons the thread. Does nothing in a forked child, which does not have the thread."""
         if self._closed.is_set() or os.getpid() != self._owner:
             return
         self._closed.set()

@@ -1,4 +1,4 @@
-"""The HTTP server of metrics."""
+"""The HTTP server that answers requests for metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.base.errors import InvalidArgument
 
 _MAX_CLIENTS = 8
 _CLIENT_TIME = 5.0
-"""Seconds for a client, from the connection to the last byte of the response. Progress does not extend it."""
+"""Seconds that a client has from the connection to the last byte of the response. Progress does not extend them."""
 
 _RETRY_INTERVAL = 0.1
 """Seconds between two attempts to accept a client if no descriptor is free."""
@@ -29,10 +29,11 @@ class _Client:
 
 
 class MetricsServer:
-    """Answers HTTP requests for a text. A client may try to exhaust the process, so at most eight clients are connected
-    at once, each for at most five seconds, and further ones are disconnected. A slow client does not delay the others.
+    """Answers HTTP requests for a text. Because a client may try to exhaust the process, at most eight clients are
+    connected at once, each for at most five seconds, and further ones are disconnected. A slow client does not delay
+    the others.
 
-    Raises OSError if it cannot listen on the port.
+    Raises OSError if the server cannot listen on the port.
     """
 
     def __init__(self, host: str, port: int, text: Callable[[], bytes]) -> None:
@@ -45,27 +46,27 @@ class MetricsServer:
         self.port = int(self._listener.getsockname()[1])
 
     def run(self) -> None:
-        """Serves clients on one thread until stop() is called."""
+        """Serves clients on the calling thread until stop() is called."""
         while not self._step():
             pass
 
     def stop(self) -> None:
-        """Ends run() soon. Any thread may call it."""
+        """Makes run() return soon. May be called by any thread."""
         self._stop.send(b"x")
 
     def close(self) -> None:
-        """Closes the server. Call it when run() has ended or will not be called."""
+        """Closes the server. run() must have returned, or never be called."""
         for each in (self._listener, self._stop, self._stopped, *(client.socket for client in self._clients)):
             each.close()
 
     def _step(self) -> bool:
-        """Waits for events and handles them. Returns whether run() should end."""
+        """Waits for events and handles them. Returns whether run() should return."""
         with selectors.PollSelector() as waiting:
             waiting.register(self._stopped, selectors.EVENT_READ)
             waiting.register(self._listener, selectors.EVENT_READ)
             for client in self._clients:
                 waiting.register(client.socket, selectors.EVENT_WRITE if client.response else selectors.EVENT_READ)
-            # The first client was accepted first.
+            # The first client in the list was accepted first, so its deadline is the earliest.
             left = max(self._clients[0].deadline - time.monotonic(), 0) if self._clients else None
             ready = {key.fileobj for key, _ in waiting.select(left)}
         if self._stopped in ready:
@@ -83,7 +84,7 @@ class MetricsServer:
             return bool(waiting.select(seconds))
 
     def _accept(self) -> bool:
-        """Accepts a client, or disconnects it if it exceeds the limit. Returns False if it cannot be accepted."""
+        """Accepts a client, or disconnects it if there are too many. Returns False if no client can be accepted."""
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
@@ -96,7 +97,7 @@ class MetricsServer:
         return True
 
     def _advance(self, client: _Client) -> bool:
-        """Reads what has arrived, or sends as much as the socket accepts. Returns whether the client stays
+        """Reads the data that has arrived, or sends as much as the socket accepts. Returns whether the client stays
         connected."""
         try:
             if not client.response:
@@ -120,7 +121,7 @@ class MetricsServer:
             return _response("404 Not Found", b"the numbers are at /metrics\n")
         try:
             return _response("200 OK", self._text())
-        except Exception:  # An error in the source must not end the server.
+        except Exception:  # an error in the source must not end the server
             return _response("500 Internal Server Error", b"the numbers cannot be collected\n")
 
 

@@ -1,4 +1,4 @@
-"""Optional packages that a program may have installed."""
+"""Imports optional packages that a program may have installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def import_for(user: str, package: str, module: str = "") -> Any:
 
 
 def release_of(package: str) -> str:
-    """Returns a package's name and version. Another version may encode a text differently."""
+    """Returns a package's name and version, because another version may encode a text differently."""
     import importlib.metadata  # this imports many modules
 
     return f"{package} {importlib.metadata.version(package)}"

@@ -24,16 +24,16 @@ def start_thread(what: str, name: str, work: Callable[..., object], *arguments: 
 
 
 def join_thread(thread: threading.Thread, timeout: float) -> bool:
-    """Waits until the thread has ended, at most `timeout` seconds, and returns whether it has. Does not wait if called
-    on the thread itself, as the garbage collector may do."""
+    """Waits at most `timeout` seconds until the thread has ended, and returns whether it has. Does not wait if called
+    on that thread itself, as the garbage collector may do."""
     if thread is not threading.current_thread():
         thread.join(timeout)
     return not thread.is_alive()
 
 
 class OneCaller:
-    """Guards a call, which may nest. Raises InvalidArgument while another thread is inside. `what` names the calls: "a
-    call of this feed"."""
+    """Guards calls, which may nest. Raises InvalidArgument while another thread is inside one. `what`: a name of the
+    calls, such as "a call of this feed"."""
 
     def __init__(self, what: str) -> None:
         self._what = what
