@@ -1,1 +1,1 @@
-"""The command for Python callables."""
+"""The part of the command that runs Python callables."""

@@ -33,12 +33,12 @@ _MAX_RANKS = 256
 
 
 def names_callable(arguments: list[str]) -> bool:
-    """Returns whether a `levada feed` with these arguments belongs to this module."""
+    """Returns whether this module handles a `levada feed` with these arguments."""
     return any(_CALLABLE.fullmatch(argument) and not os.path.exists(argument) for argument in arguments)
 
 
 def feed(arguments: list[str]) -> int:
-    """Runs the command, as a rank of a job or with ranks that it starts. Returns the exit status."""
+    """Runs the command as a rank of a job, or with ranks that it starts. Returns the exit status."""
     try:
         options = _parse(arguments)
         check_seconds("--timeout", options.timeout)
@@ -69,8 +69,8 @@ def feed(arguments: list[str]) -> int:
 
 
 def _interrupt_once(*_: object) -> None:
-    """Raises KeyboardInterrupt, only once. A rank on this machine receives the terminal's signal and then its
-    launcher's, which would interrupt its shutdown."""
+    """Raises KeyboardInterrupt, but only once. A rank on this machine receives the signal from the terminal and again
+    from its launcher, and the second one would interrupt its shutdown."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -146,7 +146,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
             for batch in passing:
                 digests.add(batch, allow_pickle=options.allow_pickle)
     except Error as error:
-        # If all ranks know of the failure they can still report what they did.
+        # If all ranks know of the failure, they can still write the report and the trace.
         if passing.end is not None and passing.end.cause == "failed":
             try:
                 _write_history(passing, options, str(error))
@@ -259,7 +259,7 @@ def _report(
         "iterate": passing.iterate,
         "divide": options.divide,
         "end": passing.end.cause if passing.end else "left",
-        "peers_identical": True,  # otherwise _check_peers() would have raised
+        "peers_identical": True,  # otherwise, _check_peers() would have raised
         "ranks": ranks,
         **({} if passing.balance_report is None else {"balance": passing.balance_report}),
     }

@@ -16,7 +16,7 @@ _FILE_INTERVAL = 5.0
 
 
 def check_metrics(target: str, ranks: int) -> None:
-    """Raises InvalidArgument if there are fewer ports than ranks, or if the file's folder cannot be written to."""
+    """Raises InvalidArgument if there are fewer ports than ranks, or if the file's folder is not writable."""
     address = address_of(target, "--metrics")
     if address is None:
         path = pathlib.Path(target)
@@ -29,8 +29,8 @@ def check_metrics(target: str, ranks: int) -> None:
 
 
 def start_metrics(target: str, job: Membership, feed: Feed) -> MetricsExporter:
-    """Exports this rank's metrics, on the port after those of the host's lower ranks, or in a file, named after the
-    rank if there are several. Raises EngineError if that fails."""
+    """Starts exporting this rank's metrics, at the port after those of the host's lower ranks, or to a file, which is
+    named after the rank if there are several. Raises EngineError if that fails."""
     own: str | pathlib.Path
     address = address_of(target, "--metrics")
     if address is None:

@@ -1,4 +1,4 @@
-"""Code shared by the commands written in Python: parsing arguments and writing to standard output."""
+"""Code shared by the commands written in Python: parses arguments and writes to standard output."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def write(text: str) -> None:
-    """Writes a line to standard output. Raises EngineError if that fails; ends the process by SIGPIPE if the reader has
-    closed it."""
+    """Writes a line to standard output. Raises EngineError if that fails, and ends the process by SIGPIPE if the reader
+    has closed it."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
     except OSError as error:
-        sys.stdout = None  # otherwise Python would try again at exit
+        sys.stdout = None  # otherwise, Python would try again at exit
         raise EngineError(f"cannot write to standard output: {error.strerror}") from None
