@@ -20,8 +20,8 @@ UnderWay = queue.SimpleQueue[tuple[ReduceHandle, Any] | None]
 
 
 class State:
-    """The state of average(), one for each model: the group whose ranks average, by default the whole job, and the
-    timeout of one wait in seconds."""
+    """The state of average(), one for each model. `group`: the ranks whose gradients are averaged, by default the whole
+    job. `timeout`: seconds that one wait may take."""
 
     def __init__(self, group: Any = None, *, timeout: float = 1800.0) -> None:
         self.reduce = ReduceScatter(group, capacity_mb=0, timeout=timeout)
@@ -38,9 +38,9 @@ def average(
     state: State,
     bucket: dist.GradBucket,  # type: ignore[name-defined, unused-ignore]
 ) -> torch.futures.Future[torch.Tensor]:
-    """Averages one of the model's buckets over all ranks, in the background of the backward pass: a hook for
-    register_comm_hook(). Gradients on the CPU are summed in the order of ranks, halves in float32, and divided once.
-    Gradients on a GPU are averaged by torch's own default_hooks.allreduce_hook."""
+    """Averages one of the model's buckets over all ranks, in the background of the backward pass. A hook for
+    register_comm_hook(). Gradients on the CPU are summed in rank order, with float16 and bfloat16 in float32, and
+    divided once. Gradients on a GPU are averaged by torch's own default_hooks.allreduce_hook."""
     if not on_cpu(bucket.buffer()):
         return allreduce_hook(state.reduce.process_group(), bucket)  # type: ignore[no-any-return, unused-ignore]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -49,11 +49,11 @@ def average(
 
 
 def _complete(under_way: UnderWay) -> None:
-    """Sets the results of the futures. They complete in the order in which they began."""
+    """Sets the results of the futures, which complete in the order in which they began."""
     while (next_one := under_way.get()) is not None:
         handle, future = next_one
         try:
             future.set_result(handle.get())
         except Exception as error:
             future.set_exception(error)  # type: ignore[no-untyped-call, unused-ignore]
-        del next_one, handle, future  # A thread that drops tensors during interpreter exit aborts the process.
+        del next_one, handle, future  # a thread that drops tensors during interpreter exit aborts the process

@@ -18,9 +18,10 @@ _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
 
 
 class ReduceScatter:
-    """An argument for set_custom_reduce_scatter(). Levada adds up gradients on the CPU, in the order of ranks: the same
-    bits on every run, halves in float32. Torch reduces gradients on other devices, and those that it scales by a
-    factor. `timeout`: seconds of one wait. Several modules may share one, if only one thread uses it."""
+    """An argument for set_custom_reduce_scatter(). Levada sums gradients on the CPU in rank order, so every run gets
+    the same bits, and sums float16 and bfloat16 in float32. torch reduces gradients on other devices, and those that it
+    scales by a factor. `timeout`: seconds that one wait may take. Several modules may share one object if only one
+    thread uses it."""
 
     def __init__(self, *, timeout: float = 1800.0) -> None:
         self._reduce = Reduce(capacity_mb=0, timeout=timeout)
@@ -32,8 +33,8 @@ class ReduceScatter:
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
     ) -> Any:
-        """Sums, or averages, the inputs of all ranks of `group`: each rank gets its part. Raises as
-        levada.ReduceScatter does."""
+        """Sums or averages the inputs of all ranks of `group`, of which each rank gets its part. Raises the exceptions
+        of levada.ReduceScatter."""
         name = next((name for known, name in _OPS.items() if op == known), None)
         if name is None or not input_tensor.is_cpu:
             return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

@@ -11,10 +11,10 @@ __all__ = ["conformance"]
 
 
 def conformance(factory: Callable[[], Membership]) -> list[str]:
-    """Runs the cases that define the engine contract and returns the names of those that ran.
+    """Runs the cases that define the engine contract, and returns the names of those that ran.
 
-    factory: returns this rank's Membership in a new group at every call. Collective: every rank of the group calls this at
-    the same time. Raises AssertionError, naming the case, at the first case that fails.
+    factory: returns this rank's Membership in a new group at every call. Collective: all ranks of the group call this
+    at the same time. Raises AssertionError, naming the case, at the first case that fails.
     """
     job: Membership | None = None
     passed = []
