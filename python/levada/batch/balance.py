@@ -41,7 +41,7 @@ class Balance:
     - `cost`: the cost of a sample. "tokens" is its length. "flops" is a cost with a quadratic term, as attention has,
       for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set other
       coefficients. For samples of an iterable, "field(weight)" is the integer in their field `weight`. A function of a
-      sample returns an integer, or two for two parts of a model, of which the worse-balanced one counts.
+      sample returns an integer, or two for two parts of a model, of which the worse one counts.
     - `counts`: "equal" puts the same number of samples on each rank; "free" lets the number vary for the best balance.
       None means "free" with micro-batches, otherwise "equal".
     - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", which puts a costly one next
@@ -405,8 +405,7 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
 
 
 def _is_more_than_elements(value: Any) -> bool:
-    """Returns whether `value` has numbers and its class derives from numpy's arrays. A packed row would keep only the
-    numbers."""
+    """Returns whether `value` is an array of numbers whose class derives from numpy's. A packed row drops the class."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind in _NO_NUMBERS:
@@ -434,8 +433,7 @@ def _element(key: Any, row: Any, value: int) -> Any:
 
 
 def _converted(value: Any) -> Any:
-    """Returns a contiguous tensor or array for one that is not contiguous, or for a list of numbers; None for anything
-    else."""
+    """Returns a contiguous tensor or array for a tensor that is not contiguous or a list of numbers; otherwise None."""
     import numpy as np
 
     torch = sys.modules.get("torch")

@@ -331,8 +331,7 @@ def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
 
 
 def _own_hash(keys: Iterable[Any]) -> type | None:
-    """Returns the class of a key whose hash its own code computes, or None. Registered classes may do so and are
-    ignored."""
+    """Returns the class of a key whose hash its own code computes, or None. Ignores registered classes."""
     for key in keys:
         cls: Any = type(key)
         if cls in PLAIN:

@@ -21,7 +21,7 @@ _MAX_ROWS = 1 << 14
 """Maximum number of rows to decode at a time."""
 
 _MAX_VALUES = 1 << 17
-"""Average number of list values to read at a time. A limit of its own, because equal values take no bytes of the
+"""Average number of list values to read at a time. Limited separately, because equal values take no bytes of the
 file."""
 
 _MAX_ROW_BYTES = 64 << 20

@@ -39,8 +39,7 @@ class Stage(NamedTuple):
 
     @classmethod
     def of_chunk(cls, pp: Any, model: Any, *, first: bool, last: bool, use_mtp: bool, vp_stage: int | None) -> Stage:
-        """Returns the (virtual) stage `vp_stage` of this rank. first, last: whether the rank is on the first or last
-        stage."""
+        """Returns stage `vp_stage` of this rank. first, last: whether the rank is on the first or last stage."""
         chunks = getattr(model, "virtual_pipeline_model_parallel_size", None) or 1
         first = first and not vp_stage
         last = last and vp_stage in (None, chunks - 1)

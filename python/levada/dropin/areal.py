@@ -7,19 +7,23 @@
 
 In AReaL                                          Here
 ------------------------------------------------  ------------------------------------------------------------------
-a process group for each pair of data-parallel    setup_process_groups() joins the job, once: any steps between any
-groups and for each gather, made beforehand       ranks
-gather and scatter convert everything to float32, every dtype and trailing shape arrives bit for bit
-which changes integers above 2^24
-they pad to the longest and need one dimension    nothing is padded
-a collective for each step, one after the other;  a plan runs as one exchange, and each byte is sent once to all its
-one for each key of a broadcast                   receivers, without a detour through a gather's root
-steps and owners in the order of hash tables      the same plan for any order of the arguments
-a source is chosen by how many it sends to        the busiest rank sends as little as possible
-parts of a batch share dictionaries: update_() of they are independent
-one changes the others
-missing data ends a rank; the others wait         one error on all ranks, naming id, key and ranks, and nothing has
-                                                  moved
+needs a process group for each pair of            setup_process_groups() joins the job once, for any steps between
+data-parallel groups and for each gather,         any ranks
+created in advance
+gather and scatter convert everything to          every dtype and trailing shape is preserved bit for bit
+float32, which changes integers above 2^24
+gather and scatter pad to the longest and         nothing is padded
+support one dimension
+runs one collective per step, one after the       a plan runs as one exchange, and each byte is sent once to all of
+other, and one per key of a broadcast             its receivers, without a gather's root in between
+the order of steps and owners is that of hash     the plan is the same for any order of the arguments
+tables
+chooses a source by the number of ranks that it   minimizes what the busiest rank sends
+sends to
+parts of a batch share dictionaries, so           parts are independent
+update_() of one changes the others
+missing data ends one rank while the others wait  all ranks raise the same error, which names id, key and ranks,
+                                                  before any data has moved
 
 Steps name the senders. As in AReaL, delivered data replaces existing data, and metadata is not sent.
 """
@@ -107,8 +111,7 @@ class DataManager:
         return len(self.storage)
 
     def store(self, x: SequenceSample) -> None:
-        """Adds one new sample, without a copy. Raises InvalidArgument for more than one sample, and for an existing
-        id."""
+        """Adds one new sample, without a copy. Raises InvalidArgument for several samples, and for an existing id."""
         if len(x.ids) != 1:
             raise Refused(f"a batch of {len(x.ids)} samples cannot be stored; unpack() it")
         if x.ids[0] in self.storage:

@@ -12,20 +12,21 @@ BroadcastIterator works with the steps of all versions, because they read it wit
 
 In Megatron-Bridge                                Here
 ------------------------------------------------  ------------------------------------------------------------------
-a broadcast a tensor, each of a shape worked out  one message a batch, of the shapes that the data has: a shorter batch
-from the configuration                            stays short
+one broadcast per tensor, whose shape is          one message per batch, with the shapes of the data, so a shorter
+computed from the configuration                   batch stays short
 extra keys cost two broadcasts of pickles, and    extra keys are in the same message; absent ones cost nothing
 one more if there are none
-a stage that reads and has no iterator fails on   it is an error on every rank of the group
-one rank; its peers wait
+a stage that reads but has no iterator fails on   every rank of the group raises an error
+one rank while its peers wait
 labels are None on some ranks of a stage and      a key is None on every rank of a stage, or on none
-tensors on the one that reads
-input_ids crosses a second time                   input_ids and tokens are one tensor
-a stage between the first and the last has what   it gets the extra keys, and None for the standard ones
-memory held for the standard keys
-the end of the data ends the rank that reads;     StopIteration on every rank; an exception of the iterator is
-its peers wait until their time-out               levada.SourceError on every rank, with its traceback
-context parallelism slices what has been sent     the slice is cut first, and only it is sent
+tensors on the rank that reads
+input_ids is sent a second time                   input_ids and tokens are the same tensor
+a stage between the first and the last gets       it gets the extra keys, and None for the standard ones
+uninitialized memory for the standard keys
+the end of the data ends the rank that reads      every rank raises StopIteration; an exception of the iterator is
+while its peers wait until they time out          raised as levada.SourceError on every rank, with its traceback
+context parallelism slices the data after it has  the data is sliced first, and only the slice is sent
+been sent
 
 Everything that Levada can send is supported (docs/python/batches.md): tensors, plain values, containers, data classes
 of the program, and objects of classes passed to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set.

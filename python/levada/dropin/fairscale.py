@@ -5,14 +5,15 @@
 
 In fairscale                                      Here
 ------------------------------------------------  ------------------------------------------------------------------
-a full bucket is reduced while the caller waits   it is reduced in the background while the next one is filled
-an exception of a callback keeps the others from  the others run; flush() raises the first
-running
-shapes that differ between ranks give wrong sums  ranks, position and shapes are named
+the caller waits while a full bucket is reduced   a full bucket is reduced in the background while the next one is
+                                                  filled
+if a callback raises, the others do not run       the others run, and flush() raises the first exception
+shapes that differ between ranks give wrong sums  the error names ranks, position and shapes
 or hang
-groups of the same ranks have buckets each        they share them
-the order of summation is the backend's           that of the ranks: the same bits on every run; halves in float32.
-                                                  On accelerators, still the backend's
+groups of the same ranks have separate buckets    they share buckets
+the backend determines the order of summation     sums are computed in rank order, so every run gets the same bits;
+                                                  float16 and bfloat16 are summed in float32. On accelerators, the
+                                                  backend still determines the order
 
 Tensors on accelerators have buckets on the device, which the backend of the process group reduces; see
 levada.ReduceScatter.
@@ -35,8 +36,7 @@ from levada.reduce.reduce import ReduceScatter, on_cpu
 
 
 class Misuse(InvalidArgument, AssertionError):
-    """Misuse for which fairscale raises AssertionError. This class is both an AssertionError and one of Levada's
-    errors."""
+    """Misuse for which fairscale raises AssertionError. Both an AssertionError and one of Levada's errors."""
 
 
 class Bucket(NamedTuple):

@@ -5,25 +5,25 @@
 
 In Megatron-LM (main, August 2026)                Here
 ------------------------------------------------  ------------------------------------------------------------------
-two gathers of lengths, an all-to-all for each    a small all-gather, and a plan from rank 0; then one message from a rank
-of six keys, and ten broadcasts a micro-batch     to all ranks that need the same keys of its samples, tensor-parallel
-                                                  peers included
-samples are packed in their order                 samples are balanced by their cost; scheduler="dp_balanced" packs
-                                                  them in their order
+two gathers of lengths, an all-to-all for each    a small all-gather and a plan from rank 0; then one message from a
+of six keys, and ten broadcasts per micro-batch   rank to all ranks, tensor-parallel peers included, that need the
+                                                  same keys of its samples
+packs samples in their order                      balances samples by their cost; scheduler="dp_balanced" packs them
+                                                  in their order
 the first and the last pipeline stage get all     a stage gets the keys that it computes with
 keys
-the iterator is None on tensor-parallel ranks     every rank gets an iterator, and get_batch sends nothing; it may
-above 0                                           still be given None there
-sums of lengths lose digits on some ranks, in     they are exact, the same on all ranks
+the iterator is None on tensor-parallel ranks     every rank gets an iterator, and get_batch sends nothing; it still
+above 0                                           accepts None on these ranks
+sums of lengths lose digits on some ranks, in     sums are exact, and the same on all ranks
 float32
-each data-parallel rank reads on tensor-parallel  one reader for each data-parallel rank is enough
+each data-parallel rank reads on tensor-parallel  one reader per data-parallel rank is enough
 rank 0 of the first and the last stage
-a failed assertion ends one rank, and the others  levada.InvalidArgument on every rank, naming sample and remedy
-wait
-an iterator that ends or raises ends one rank,    StopIteration or levada.SourceError on every rank
-and the others wait
+a failed assertion ends one rank while the        every rank raises levada.InvalidArgument, which names sample and
+others wait                                       remedy
+if an iterator ends or raises, one rank ends      every rank raises StopIteration or levada.SourceError
+while the others wait
 
-Samples are sent from host to host. Micro-batches are moved to the accelerator, if there is one, as they are read.
+Samples are sent from host memory. Micro-batches are moved to the accelerator, if there is one, as they are read.
 """
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
 
 In ms-swift                                       Here
 ------------------------------------------------  ------------------------------------------------------------------
-every batch is pickled, padded to the longest     tensors cross as they are, through shared memory on one host;
-of its round and unpickled                        nothing is padded or pickled that is a tensor or a plain value
-every rank makes an iterator of its loader, and   only the reading rank does
-with it worker processes
+pickles every batch, pads it to the longest of    tensors are sent unchanged, through shared memory on one host;
+its round and unpickles it                        tensors and plain values are neither padded nor pickled
+every rank makes an iterator of its loader, and   only the reading rank does so
+its worker processes
 named tuples and some mappings do not survive     named tuples, mappings and data classes arrive unchanged
 the move to a device
-an exception of the loader ends one rank; the     every rank raises levada.SourceError with the loader's traceback, at
-others wait until their time-out                  the same step
-set_epoch() sets the data set's epoch             also that of the loader, its sampler and batch sampler
-skip_batches past the end is a RuntimeError       all ranks stop
+if the loader raises, one rank ends and the       every rank raises levada.SourceError with the loader's traceback,
+others wait until they time out                   at the same step
+set_epoch() sets the epoch of the data set        also sets the epoch of the loader, its sampler and batch sampler
+skip_batches past the end raises RuntimeError     all ranks stop
 device=0 moves nothing                            device=0 is a device
 """
 

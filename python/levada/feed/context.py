@@ -10,8 +10,7 @@ from typing import Any
 
 
 def in_callers_context(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `work` on any thread, in the context of the thread that called
-    in_callers_context()."""
+    """Returns a function that calls `work` on any thread, in the context of the thread that calls this function."""
     context, enter_modes = contextvars.copy_context(), _torch_modes()
 
     def run(*arguments: Any) -> Any:

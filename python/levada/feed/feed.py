@@ -135,7 +135,8 @@ class Feed(PassView, Generic[Batch]):
 
     If a reader raises, iterating raises SourceError with that reader's traceback, on every rank at the same step. On
     the reader itself, the original exception is its cause. Iterating raises Timeout, which names the waiting and the
-    awaited ranks. It raises PeerLost if another rank was killed or left its loop while this rank requests more.
+    awaited ranks. It raises PeerLost if another rank was killed, or left its loop by an exception or otherwise, while
+    this rank requests more.
     """
 
     @explain_unknown("levada.Feed")
@@ -372,8 +373,8 @@ class Feed(PassView, Generic[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass. Calls set_epoch() on the source and on its dataset, sampler, batch sampler
         and batch sampler's sampler if they have one. A Corpus starts the pass at this epoch. After load_state_dict(),
-        an epoch other than the state's starts at its beginning; a Corpus raises InvalidArgument then, unless the state
-        is at the beginning of `epoch`."""
+        an epoch other than the state's starts at its beginning; iterating a Corpus then raises InvalidArgument unless
+        the state is at the beginning of `epoch`."""
         epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if epoch != self.epoch:

@@ -175,8 +175,7 @@ _REFUSED = (RefusedSample, EndsBeforeState, OtherItem, Exhausted, InvalidItem, C
 
 
 class Maker:
-    """Makes the items of one iterator that a feed requests through a Handoff, and the loader's state after some of
-    them."""
+    """Makes the items of one iterator that a feed requests through a Handoff, and the states after some of them."""
 
     def __init__(self, open_source: Callable[[], Opened], making: Making) -> None:
         """`open_source`: opens the source, which may take long."""
@@ -239,8 +238,7 @@ class Maker:
         return False
 
     def _fail(self, error: BaseException) -> None:
-        """Reports the error even if memory is short or the thread is interrupted, because all ranks wait for an
-        answer."""
+        """Reports the error even if memory is short or the thread is interrupted, because all ranks wait for it."""
         self._raised = [error]
         try:
             self._handoff.fail(report_of(error))

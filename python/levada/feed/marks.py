@@ -37,8 +37,7 @@ def mark_of_rows(item: Any, cut: Any, *, allow_pickle: bool) -> int:
 
 
 def is_same_item(mark: int, other: int) -> bool:
-    """Returns whether two marks may belong to the same item. Marks of different kinds cannot be compared, and return
-    True."""
+    """Returns whether two marks may be of the same item. They may be if their kinds differ and cannot be compared."""
     return mark == other or mark % 2 != other % 2
 
 

@@ -72,8 +72,7 @@ class Beginning:
             self._reader.watch(post_place)
 
     def open(self) -> None:
-        """Opens an iterable on a reading rank. A failure is sent to all ranks; KeyboardInterrupt is also raised
-        here."""
+        """Opens an iterable on a reading rank. A failure goes to all ranks; KeyboardInterrupt is raised here, too."""
         if self._reader is not None:
             self._reader.open()
 

@@ -1,5 +1,5 @@
-"""Keeps the items that a feed read ahead from a one-time iterator and had not used when its loop was left, and rejects a
-second pass that would lose such items."""
+"""Keeps the items that a feed read ahead from a one-time iterator and had not used when its loop was left, and rejects
+a second pass that would lose such items."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _Kept(NamedTuple):
 
 
 class ReadAhead:
-    """Keeps the last items of a pass over a one-time iterator until it is known how many were taken. The next pass begins
-    with the others."""
+    """Keeps the last items of a pass over a one-time iterator until it is known how many were taken. The next pass
+    begins with the others."""
 
     def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
@@ -71,8 +71,8 @@ class ReadAhead:
         self._num_unused = 0
 
     def expect_restarted(self, iterator: Iterator[Any], source: Any) -> None:
-        """Raises InvalidItem if iter(source) has returned the generator of the previous pass again, so that items that had
-        been read ahead would be missing."""
+        """Raises InvalidItem if iter(source) has returned the generator of the previous pass again, so that items that
+        had been read ahead would be missing."""
         if self._opened is None or self._opened() is not iterator:
             self._num_unused = 0
         if self._num_unused > 0:

@@ -26,8 +26,7 @@ class FeedState(NamedTuple):
     """Number of samples after the cursor."""
     epoch: int
     step: int = 1
-    """Number of these that one step took in the run that saved the state. The last step of the data may have taken
-    fewer."""
+    """Number of these that one step took in the run that saved the state. The last step may have taken fewer."""
     item: int = -1
     """Index of the last item that the reader had delivered; -1 if unknown."""
     digest: int = 0

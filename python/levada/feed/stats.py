@@ -21,8 +21,8 @@ class End:
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of a step over all data-parallel ranks, without the padding of a last batch. Tensors are counted by name, at
-    the top level of a batch and in each dict within it."""
+    """Counts of a step over all data-parallel ranks, without the padding of a last batch. Tensors are counted by name,
+    at the top level of a batch and in each dict within it."""
 
     samples: int
     """Number of samples, or of rows of an iterable's batches: the size of dim 0 of the first tensor."""
@@ -30,8 +30,8 @@ class Totals:
     """Number of positions in `tokens`, or else in `input_ids`. None without such a tensor."""
     labels: int | None
     """Number of positions with a loss: those whose `loss_mask` is not 0, or else those whose `shift_labels`, or else
-    `labels`, are not negative. None without such a tensor, and for `labels` of the shape of `input_ids` whose rows begin
-    with a label, because causal models of transformers leave that one out and other models do not."""
+    `labels`, are not negative. None without such a tensor, and for `labels` of the shape of `input_ids` whose rows
+    begin with a label, because causal models of transformers leave that one out and other models do not."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ class Order:
     """Records which samples a DataLoader makes its items from, and skips items without loading them."""
 
     def __init__(self, first: int, count: int, marked: int) -> None:
-        """`first`: index of the first item. `count`: number of items to skip. `marked`: index of the item whose mark is
-        kept."""
+        """`first`: index of the first item. `count`: number of items to skip. `marked`: item whose mark is kept."""
         self._first = first
         self._marked = marked
         self._made: deque[int] = deque()

@@ -54,8 +54,7 @@ class ContextGroups:
                 size *= 2
 
     def __getitem__(self, size: int) -> Any:
-        """Returns this rank's group of `size` ranks, or None for 1. The group's ranks are in the order of
-        Feed.cp_rank."""
+        """Returns this rank's group of `size` ranks, or None for 1. Its ranks are in the order of Feed.cp_rank."""
         if size not in self._groups:
             raise InvalidArgument(f"there is no group of {size} ranks: max_cp is {self.max_cp}, and sizes are powers of two")
         return self._groups[size]

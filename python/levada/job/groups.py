@@ -118,8 +118,7 @@ def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
 
 
 def finish(timeout: float) -> None:
-    """Waits until everything in flight to ranks of other groups has been sent. The groups must have been left
-    before."""
+    """Waits until everything in flight to ranks of other groups, which must have been left, has been sent."""
     for transport in _transports:
         transport.finish(timeout)
 

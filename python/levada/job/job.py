@@ -116,8 +116,7 @@ def _join_job(options: Options) -> Membership:
 
 
 def _check_not_destroyed() -> None:
-    """Raises InvalidArgument if this process would be a job of one rank only because its process group was
-    destroyed."""
+    """Raises InvalidArgument if this process would be a job of one rank only because its group was destroyed."""
     if _seen_place is not None and _launched_place()[1] == 1:
         rank, size = _seen_place
         raise InvalidArgument(

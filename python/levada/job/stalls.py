@@ -18,9 +18,8 @@ _INFO = struct.Struct("24xI28xI40xI")
 """Layout of Linux's struct tcp_info: unacknowledged packets, milliseconds since the other end last acknowledged
 anything, and retransmitted packets."""
 _MIN_TRIES = 3
-"""Minimum number of tries. In one pair of looks with retransmissions and an answer, the packet may have been sent
-before the link failed, after that answer. In another pair, it may have been sent before the link recovered and the
-answer arrived."""
+"""Minimum number of tries. Two pairs of looks with retransmissions and an answer may be chance: in the first, the link
+may have failed after the answer; in the second, it may have recovered before the answer arrived."""
 
 
 class _Info(NamedTuple):

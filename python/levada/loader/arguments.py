@@ -76,8 +76,7 @@ def seed_of(seed: Any, generator: Any) -> int:
 
 
 def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any, num_samples: Any, epochs: Any) -> None:
-    """Raises InvalidArgument if two arguments both decide the order, or if a sampler yields only one rank's part of the
-    data."""
+    """Raises InvalidArgument if two arguments decide the order, and for a sampler of only one rank's part."""
     given = [name for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler), ("weights", weights)) if value is not None]
     if len(given) > 1:
         raise InvalidArgument(f"{' and '.join(given)} each decide which items are drawn: leave out all but one")
@@ -94,8 +93,7 @@ def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any
 
 
 def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: Any, on_error: str) -> Balance | None:
-    """Returns how to balance steps, or None. Raises InvalidArgument for options that need more than numbers of
-    tokens."""
+    """Returns how to balance steps, or None. Raises InvalidArgument for options that token counts do not support."""
     if balance is None and max_tokens is None:
         return None
     made = balance if isinstance(balance, Balance) else Balance() if balance is None else Balance(balance)
@@ -114,8 +112,7 @@ def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: 
 
 
 def check_steps(batch_size: Any, *, is_batched: bool, drops: bool, pads: bool, in_order: bool) -> None:
-    """Raises InvalidArgument for arguments that contradict each other. `is_batched`: whether there is a
-    batch_sampler."""
+    """Raises InvalidArgument for contradictory arguments. `is_batched`: whether there is a batch_sampler."""
     if is_batched and (batch_size not in (None, 1) or drops):
         raise InvalidArgument("batch_sampler makes the batches: leave out batch_size and drop_last")
     if drops and pads:

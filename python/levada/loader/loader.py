@@ -265,8 +265,7 @@ class DataLoader(LoaderView[Batch]):
         return ""
 
     def _begins(self, *, reads: bool) -> tuple[list[int], Listed | None]:
-        """Returns [epoch, position, draws per epoch] of the next pass, or [] if unknown here, and the sampler's
-        list."""
+        """Returns [epoch, position, draws per epoch] of the next pass ([] if unknown here), and the sampler's list."""
         if self._order is None or (self._user_sampler is not None and not reads):
             return [], None
         if self._loaded is not None:
@@ -352,8 +351,7 @@ class DataLoader(LoaderView[Batch]):
         return self._workers
 
     def __iter__(self) -> Iterator[Batch]:
-        """Returns an iterator whose first next() starts a new pass. That call is collective and closes a running
-        pass."""
+        """Returns an iterator whose first next() starts a new pass, which is collective and closes a running pass."""
         return StartedByNext(self._start)
 
     def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str, empty: str) -> FeedPass:

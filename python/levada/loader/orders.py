@@ -114,8 +114,7 @@ class Order:
         return self._core
 
     def identity(self) -> dict[str, str]:
-        """Returns the facts that define the meaning of a position. A state is valid for loaders of the same
-        identity."""
+        """Returns the facts that define the meaning of a position. States are for loaders of the same identity."""
         named = [f"{items:,} of {name}" for name, items, _ in self._parts] if len(self._parts) > 1 else [f"{self.items:,}"]
         order = f"shuffled (permutation {PERMUTATION_VERSION})" if self._shuffle else "as stored"
         if self._weights:

@@ -29,8 +29,7 @@ class LoaderView(Feed[Batch]):
 
     @property
     def valid(self) -> int | None:
-        """Number of samples in the last batch that count; they come first, and the others are repeated. None with
-        balance."""
+        """Number of samples in the last batch that count; they come first, others are repeated. None with balance."""
         return 0 if self._taken is None else self._taken.valid
 
     @property
@@ -46,8 +45,7 @@ class LoaderView(Feed[Batch]):
 
     @property
     def global_valid(self) -> int:
-        """Number of samples in the last step that count, on all ranks, including those that on_error="skip" left
-        out."""
+        """Number of samples in the last step that count, on all ranks, including those left out by on_error="skip"."""
         return 0 if self._taken is None else self._taken.global_valid
 
     @property
@@ -61,8 +59,7 @@ class LoaderView(Feed[Batch]):
 
     @property
     def global_tokens(self) -> int | None:
-        """Number of tokens in the last step on all ranks, computed from `lengths`. None if this rank does not know
-        them."""
+        """Number of tokens in the last step on all ranks, computed from `lengths`. None if unknown on this rank."""
         taken = self._taken
         if taken is None or self._lengths is None:
             return None

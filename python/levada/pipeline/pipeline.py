@@ -127,8 +127,8 @@ class Pipeline(Generic[T]):
         collate: Callable[[list[T]], Any] | None = None,
         name: str | None = None,
     ) -> Pipeline[Any]:
-        """Groups items into lists of `size`. The last list, in each worker, has the remaining items, or is dropped with
-        `drop_last`. `collate`, such as torch's default_collate, is called on each list."""
+        """Groups items into lists of `size`. The last list (in workers, each worker's last) has the remaining items;
+        `drop_last` discards it. `collate`, such as torch's default_collate, is called on each list."""
         return self._then("batch", name, size=size, drop_last=drop_last)._collated("batch", collate)
 
     def bucket_batch(
@@ -255,8 +255,7 @@ class Pipeline(Generic[T]):
         return self._then("take", name, count=count)
 
     def skip(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """Yields all but the first `count` items; in workers, all but the first items of each worker, as take()
-        does."""
+        """Yields all but the first `count` items; in workers, all but the first of each worker, as take() does."""
         return self._then("skip", name, count=count)
 
     def repeat(self, times: int | None = None, *, name: str | None = None) -> Pipeline[T]:

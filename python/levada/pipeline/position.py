@@ -69,8 +69,7 @@ class Saved(NamedTuple):
 
     @staticmethod
     def decode(state: Any) -> Saved:
-        """Decodes an untrusted state. Raises InvalidArgument if it is not a state, and CorruptMessage if it is
-        damaged."""
+        """Decodes an untrusted state. Raises InvalidArgument if it is not a state, CorruptMessage if it is damaged."""
         if not isinstance(state, Mapping) or state.get("version") != VERSION:
             raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
         seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))

@@ -139,7 +139,7 @@ class Run(Generic[T]):
         self._loaded = []
 
     def _position(self) -> Position | None:
-        """Returns the position to resume from, or None if none is loaded. Raises InvalidArgument if this rank cannot."""
+        """Returns the position to resume from, None if none is loaded. Raises InvalidArgument if this rank cannot."""
         if not self._loaded:
             return None
         stages = self._stage_names()

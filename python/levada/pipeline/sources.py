@@ -30,8 +30,7 @@ def is_factory(source: Any) -> bool:
 
 
 def is_sequence(source: Any) -> bool:
-    """Returns whether `source` is indexable, so that a partition is read without other items and resumes
-    immediately."""
+    """Returns whether `source` is indexable, so that a partition is read without others and resumes immediately."""
     if isinstance(source, Sequence):
         return True
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")

@@ -25,8 +25,7 @@ class Step(NamedTuple):
 
 
 class Elsewhere:
-    """Takes the place of a stage's argument in processes that do not run the stage, so that the argument is not
-    sent."""
+    """Replaces a stage's argument in processes that do not run the stage, so that the argument is not sent."""
 
     def __init__(self, divides: str) -> None:
         self.divides = divides
@@ -187,8 +186,7 @@ def takes_turns(end: Stage, on_error: str) -> bool:
 
 
 def warn_of_copies(steps: list[Step], roles: dict[str, str], workers: int) -> None:
-    """Warns if several workers each yield all items, or each count items that are probably meant to be counted
-    together."""
+    """Warns if several workers each yield all items, or each count items that should be counted together."""
     if workers < 2:
         return
     if all(step.operation not in ("dispatch", "shard") for step in steps) and "dispatcher" not in roles.values():

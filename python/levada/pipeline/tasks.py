@@ -36,8 +36,7 @@ class Task:
 def tasks_of(
     steps: Sequence[Step], roles: Mapping[str, str], options: Options, place: tuple[int, int], *, dispatches: bool
 ) -> list[Task]:
-    """Returns the tasks of all processes but this one. `roles`: the kind of process that runs each stage, by stage
-    name."""
+    """Returns the tasks of all processes but this one. `roles`: kind of process that runs each stage, by name."""
     processes = [("dispatcher", 0)] if dispatches else []
     processes += [("worker", number) for number in range(options.workers)]
     return [

@@ -235,8 +235,7 @@ class DeviceReduce:
         return bucket, number
 
     def finish(self, bucket: _Bucket) -> None:
-        """Launches a bucket and all buckets of its group that were opened earlier. Runs the group's callbacks up to its
-        own."""
+        """Launches a bucket and all earlier buckets of its group. Runs the group's callbacks up to its own."""
         with self._caller:
             if bucket.is_open and bucket.error is None:
                 self._launch_all(self._bucketing.flush_through, bucket.key.number)

@@ -36,8 +36,7 @@ def _functional(name: str) -> Callable[[Class], Class]:
 
 
 def is_kind(pipe: Any, name: str) -> bool:
-    """Returns whether `pipe` is an instance of Levada's or torchdata's class of this name, or of a subclass of
-    either."""
+    """Returns whether `pipe` is of Levada's or torchdata's class of this name, or of a subclass of either."""
     return any(
         cls.__module__.startswith(("levada.dropin.torchdata.", "torchdata.datapipes."))
         and cls.__name__.removesuffix("IterDataPipe") == name

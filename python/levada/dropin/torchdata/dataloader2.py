@@ -107,8 +107,7 @@ class DataLoader2Iterator(Iterator[T]):
         self.dataloader._resume()
 
     def limit(self, num_batches: int | None) -> None:
-        """Ends the loop after `num_batches` more items, until resume(), and again after as many. None removes the
-        limit."""
+        """Ends the loop after every `num_batches` items, until resume(). None removes the limit."""
         self.limit_counter = 0
         self.limit_threshold = num_batches
         self.dataloader._limit(num_batches)

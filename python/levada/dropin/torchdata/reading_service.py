@@ -302,8 +302,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             part.iter_reset_fn = iter_reset_fn
 
     def _start(self, run: Run[Any]) -> None:
-        """Starts the processes unless they are running. Must happen now: threads that the first item starts rule out a
-        fork."""
+        """Starts the processes unless they run. Comes before the first item, whose threads would rule out a fork."""
         if run.is_started:
             return
         context = self.multiprocessing_context or multiprocessing.get_context().get_start_method()
@@ -418,8 +417,7 @@ class DistributedReadingService(ReadingServiceInterface):
 
 
 class SequentialReadingService(CheckpointableReadingServiceInterface):
-    """Several services, each applied to the datapipe that the previous one returned, such as first the ranks', then the
-    workers'."""
+    """Several services, each applied to the previous one's datapipe, such as the ranks', then the workers'."""
 
     def __init__(self, *reading_services: ReadingServiceInterface) -> None:
         self.reading_services = reading_services

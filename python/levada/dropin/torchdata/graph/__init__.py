@@ -81,8 +81,7 @@ def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: SeedGenerator, 
 
 
 def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
-    """Seeds the datapipes that have a set_seed(): with shared seeds before a sharding_filter, otherwise with own
-    seeds."""
+    """Seeds the datapipes that have a set_seed(), with shared seeds before a sharding_filter and own seeds after it."""
     pipes = all_of(datapipe)
     before = {id(each) for pipe in pipes if shards(pipe) for each in all_of(pipe)}
     for pipe in pipes:
