@@ -86,7 +86,8 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
     for (const auto& held : held_) add(held);
   }
 
-  /// The part of held_ in one bucket. An item of length 0 counts as one token, too, or a bucket would never be full.
+  /// The part of held_ in one bucket. An item of length 0 counts as one token, since a bucket of such items would
+  /// otherwise never be full.
   struct Bucket {
     std::int64_t count = 0, longest = 1;
   };

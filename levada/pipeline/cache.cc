@@ -33,7 +33,7 @@ FolderTrust trust_in(const Cache& cache) {
   return FolderTrust::of(cache.folder, "the cache of items", "give the cache another folder");
 }
 
-/// Returns what the items depend on, as far as known: the stages before, with their inputs, and the key.
+/// Describes everything known that the items depend on: the preceding stages, with their inputs, and the key.
 std::string origin_of(const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
   const Reachability reach(graph);
@@ -54,7 +54,7 @@ std::string origin_of(const StagePlace& at) {
   return origin + "key \"" + std::get<Cache>(at.builder.context()->stage(at.stage).operation).key + '"';
 }
 
-/// Reads a pass's items from the file if it exists when the pass is opened, else from the stages before.
+/// Reads a pass's items from the file if it exists when the pass is opened, otherwise from the preceding stages.
 class CacheIterator final : public StageIterator {
  public:
   CacheIterator(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
@@ -124,7 +124,8 @@ class CacheIterator final : public StageIterator {
     return skip_input(items);
   }
 
-  /// A state may stem from a pass that read the file, and then lacks the state of the stages before.
+  /// Skips the items that a restored state has passed over. A state saved by a pass that read the file lacks the state
+  /// of the preceding stages.
   void pass_over_missed() {
     if (const auto missed = std::exchange(missed_, 0); missed > 0) input_->skip(missed);
   }
@@ -151,7 +152,7 @@ class CacheIterator final : public StageIterator {
   std::optional<ItemFileWriter> writer_;
   std::vector<Item> items_;  ///< the chunk read last
   std::int64_t first_ = 0;   ///< number of its first item
-  std::int64_t missed_ = 0;  ///< items that the stages before have yet to skip
+  std::int64_t missed_ = 0;  ///< items that the preceding stages have yet to skip
 };
 
 /// Returns null if the file does not exist.

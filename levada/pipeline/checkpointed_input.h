@@ -23,12 +23,12 @@ class CheckpointedInput {
   /// Marks the first position. Otherwise next() and at() do so. Must be called before other threads call at().
   void begin() const;
   std::optional<Item> next();
-  /// Drops the next items, as Iterator::skip() does. Only on the thread that pulls.
+  /// Drops the next items, as Iterator::skip() does. Must be called on the thread that pulls.
   std::int64_t skip(std::int64_t items);
   /// Returns the number of items pulled or skipped.
   std::int64_t position() const { return position_; }
 
-  /// The entries of a cursor, and how many items to drop after restoring it.
+  /// The entries of a cursor, and the number of items to drop after restoring it.
   struct Point {
     std::vector<Tree> entries;
     std::int64_t skip = 0;
@@ -55,9 +55,10 @@ class CheckpointedInput {
   mutable bool begun_ = false;
 };
 
-/// A stage that buffers items. `Held` is the stage's form of a buffered item; its `position` is the item's number in
-/// the input. The cursor lists these positions. Saving them takes time in proportion to the buffer, so the stage saves
-/// only now and then, and its cursor adds how many of its own items to skip since then.
+/// A stage that buffers items. `Held` is the stage's representation of a buffered item; its `position` is the item's
+/// index in the input. The cursor lists these positions. Saving them takes time proportional to the size of the buffer,
+/// so the stage saves them only occasionally, and its cursor adds the number of output items to skip after the last
+/// save.
 template <typename Held>
 class HoldingIterator : public StageIterator {
  public:
@@ -74,9 +75,9 @@ class HoldingIterator : public StageIterator {
   /// Skips the next item. Returns false at the end.
   virtual bool pass_one() { return make_one().has_value(); }
   virtual Held hold(Item item, std::int64_t position) = 0;
-  /// Returns the maximum number of items it holds.
+  /// Returns the maximum number of items that the stage buffers.
   virtual std::int64_t capacity() const = 0;
-  /// Returns whether held_ and save_own() currently are the whole state.
+  /// Returns whether held_ and save_own() currently capture the whole state.
   virtual bool can_mark() const { return true; }
   virtual void save_own(Fields&) const {}
   virtual void restore_own(const CursorFields&) {}
@@ -86,7 +87,7 @@ class HoldingIterator : public StageIterator {
   std::optional<Item> pull_tracked() {
     return pulled([this] { return source_.next(); });
   }
-  /// Returns whether the buffer may hold items, or does once it is refilled.
+  /// Returns whether the buffer may hold items, now or once it is refilled.
   bool has_begun() const { return begun_ || restored_; }
   /// Skips items of the input, for a stage that yields one item per input and has not begun.
   std::int64_t skip_tracked(std::int64_t items) {
@@ -112,8 +113,8 @@ class HoldingIterator : public StageIterator {
     return item;
   }
 
-  /// Returns the distance of each held item from the number of inputs, in four bytes each, and the position of the
-  /// oldest.
+  /// Returns each held item's distance from the number of inputs, in four bytes each, and the position of the oldest
+  /// item.
   std::pair<Bytes, std::int64_t> held_positions() const {
     Bytes packed(held_.size() * sizeof(std::uint32_t));
     auto* to = packed.data();

@@ -149,7 +149,7 @@ void Consumer::resume() {
   };
   try {
     if (endpoint_ && paused_) endpoint_->resume();
-  } catch (const PeerLost&) {  // next() throws it, too
+  } catch (const PeerLost&) {  // next() also throws it
     go_on();
     throw;
   }

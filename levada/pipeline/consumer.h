@@ -18,27 +18,28 @@ namespace levada::pipeline {
 
 class ConsumerEndpoint;
 
-/// The consumer. One thread at a time, except that stats(), traces(), paused() and one of pause() and resume() may be
-/// called concurrently on other threads. A forked child, which lacks its threads, must neither use nor destroy it.
+/// The consumer. Used by one thread at a time, except that stats(), traces(), paused() and one of pause() and resume()
+/// may be called concurrently on other threads. A forked child, which lacks its threads, must not use or destroy it.
 class Consumer {
  public:
   explicit Consumer(Process process);
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;
-  /// Calls shutdown() with a short grace.
+  /// Calls shutdown() with a short grace period.
   ~Consumer();
 
-  /// Begins epoch `epoch`, at its first item or at `cursor`, which may be of a run with another number of workers if
-  /// the placement is one-to-one. Drops items of an earlier epoch, and ends limit and pause. Throws InvalidArgument for
-  /// a cursor of another pipeline.
+  /// Begins epoch `epoch`, at its first item or at `cursor`, which may come from a run with a different number of
+  /// workers if the placement is one-to-one. Drops items of an earlier epoch, and clears any limit and pause. Throws
+  /// InvalidArgument for a cursor of another pipeline.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {}) { begin(epoch, cursor, 0); }
-  /// Begins epoch `epoch` after its first `items`, which are not made if the stages are one-to-one and the source can
-  /// seek. Throws InvalidArgument if there are fewer; if workers make them, next() throws it instead.
+  /// Begins epoch `epoch` after its first `items` items. The skipped items are not made if the stages are one-to-one
+  /// and the source can seek. Throws InvalidArgument if the epoch has fewer items; if workers make them, next() throws
+  /// it instead.
   void reset_behind(std::int64_t epoch, std::int64_t items) { begin(epoch, {}, items); }
-  /// Returns the next item, or nothing at the end of the epoch, at a limit, and while paused. Items are in the order of
-  /// the inputs that they were made from, whichever worker made them. Throws StageFailed instead of a failed item;
-  /// PeerLost, naming the process, within a second of its end; Timeout, naming the process, its current stage, and
-  /// since when it has been there.
+  /// Returns the next item, or nothing at the end of the epoch, at a limit, and while paused. Items keep the order of
+  /// the inputs that they were made from, regardless of which worker made them. Throws StageFailed in place of a failed
+  /// item; PeerLost, naming the process, within a second of its end; and Timeout, naming the process, its current
+  /// stage, and since when it has been there.
   std::optional<Item> next();
   /// Returns whether next() returned nothing at the end of the epoch, rather than at a limit, a pause or a failure.
   bool ended() const { return ended_; }
@@ -51,16 +52,16 @@ class Consumer {
   bool paused() const { return paused_; }
   /// Returns the cursor after the last item that next() returned. Throws InvalidArgument if lost_place().
   Cursor save() const;
-  /// Returns whether an exception of this epoch has passed stages that run here. They may then have pulled inputs whose
-  /// items next() has not returned, so no cursor can describe the position. Stages in other processes keep their
-  /// position.
+  /// Returns whether an exception has propagated through stages in this process during this epoch. Those stages may
+  /// have pulled inputs whose items next() has not returned, so no cursor can describe the position. Stages in other
+  /// processes keep their position.
   bool lost_place() const;
   /// Ends the loops of all processes. Returns false if one did not acknowledge within `grace`.
   bool shutdown(Duration grace);
 
   Stats stats() const;
-  /// Returns what each process did when, in the order of stats().processes. A trace is empty without
-  /// ProcessOptions::record, and if a process does not answer. `other` in a span is an index into stats().processes.
+  /// Returns a trace of each process's activity, in the order of stats().processes. A trace is empty without
+  /// ProcessOptions::record, and if its process does not answer. `other` in a span is an index into stats().processes.
   /// Like stats(), it may be called after shutdown().
   std::vector<StageTrace> traces() const;
 

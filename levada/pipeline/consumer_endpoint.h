@@ -19,7 +19,7 @@ class ConsumerEndpoint {
   /// `process` and `log`, which may be null, must outlive it.
   ConsumerEndpoint(const Process& process, const Placement& placement, StageLog* log = nullptr);
 
-  // ---- commands. They throw Timeout and PeerLost that name the process.
+  // ---- Commands. They throw Timeout and PeerLost, naming the process.
 
   /// Returns the cursor after the first `items` items, for a placement that is one-to-one.
   static Cursor cursor_behind(std::int64_t items);
@@ -29,14 +29,14 @@ class ConsumerEndpoint {
   void resume();
   /// Stops all processes from making items that the consumer will not take, until the next reset.
   void halt();
-  /// Returns whether all processes have acknowledged in time.
+  /// Ends the loops of all processes. Returns whether all of them acknowledged before the deadline.
   bool shutdown(Deadline deadline);
   /// Returns the last acknowledgement of each other process; they are new if all answer within `timeout`.
   std::vector<protocol::Ack> reports(bool with_trace, Duration timeout);
   const Traffic& traffic() const { return traffic_; }
 
-  /// Ends the wait of a thread that is taking items, which then throws WorkerRuntime::Interrupted, until the next
-  /// reset.
+  /// Interrupts the thread that waits for items, which then throws WorkerRuntime::Interrupted. Stays in effect until
+  /// the next reset.
   void interrupt();
 
   // ---- items
@@ -76,7 +76,7 @@ class ConsumerEndpoint {
   void use(int worker, ItemReceiver::Arrival arrival);
   /// Returns the number of the dispatching process's first item that a resumed run needs.
   std::int64_t needed() const;
-  /// One wait for an item of a worker.
+  /// A wait for an item from a worker.
   struct ItemWait {
     Deadline deadline;
     Reminder reminder;

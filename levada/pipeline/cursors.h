@@ -16,7 +16,8 @@
 
 namespace levada::pipeline {
 
-/// The limit on item counts in a cursor. Sums of two of them, and products with the number of workers, do not overflow.
+/// The largest item count allowed in a cursor. The sum of two counts, and the product of a count and the number of
+/// workers, do not overflow.
 inline constexpr std::int64_t max_count = std::int64_t{1} << 50;
 
 /// Serializes a cursor.
@@ -27,13 +28,13 @@ Cursor unpack_cursor(ByteView bytes);
 /// Returns the position in a cursor that is a single number. Throws InvalidArgument unless it is from 0 to `size`.
 std::int64_t position_in(const Cursor& cursor, std::int64_t size = max_count);
 
-/// Throws InvalidArgument: the state is that of an item after the `items` items in `where`, such as a process.
+/// Throws InvalidArgument because the state refers to a position past the `items` items in `where`, such as a process.
 [[noreturn]] void throw_past_end(std::int64_t items, std::string_view where = "all");
 
 /// Reads the dict of one stage, which it borrows.
 class CursorFields {
  public:
-  /// Throws InvalidArgument unless the dict is that of the stage of that name.
+  /// Throws InvalidArgument unless the dict belongs to the stage named `stage`.
   CursorFields(const Tree& fields, std::string_view stage);
 
   bool has(std::string_view name) const { return find(name) != nullptr; }
@@ -54,17 +55,17 @@ class CursorFields {
 /// Returns the children of a list. Throws InvalidArgument, naming the stage, if it is not a list.
 const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage);
 
-/// Keeps cursors of an iterator at some of its positions. A later position is reached by restoring the nearest cursor
-/// before it and dropping items. Cursors are saved as often as one percent of the iterator's time allows: at every item
-/// for a slow one. The log keeps at most `max_cursors` cursors, and at most `max_bytes` of bytes in them unless two
-/// exceed that: beyond the limits it drops every other one, but neither the first nor the last. One thread adds; any
-/// thread may read.
+/// Keeps cursors of an iterator at some of its positions. Any later position is reached by restoring the nearest
+/// earlier cursor and dropping items. Saving takes at most about one percent of the iterator's time, so a slow iterator
+/// saves a cursor at every item. The log keeps at most `max_cursors` cursors with at most `max_bytes` bytes in total,
+/// unless two cursors already exceed that. Beyond either limit it drops every other cursor, but never the first or the
+/// last. One thread adds; any thread may read.
 class SnapshotLog {
  public:
   static constexpr std::size_t max_cursors = 256;
   static constexpr std::size_t max_bytes = std::size_t{16} << 20;
 
-  /// `every`: the number of items between marks, regardless of their cost. 0: determined by their cost.
+  /// `every`: number of items between marks, regardless of their cost; 0 derives it from their cost.
   explicit SnapshotLog(std::int64_t every = 0) : is_fixed_(every > 0), every_(std::max<std::int64_t>(every, 1)) {}
 
   /// Called once per item. Returns whether a mark is due.

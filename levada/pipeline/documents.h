@@ -26,7 +26,7 @@ struct Document {
   int kind = 0;                ///< array kind of the item
 
   std::int64_t size() const { return tokens.shape()[0]; }
-  /// Returns a copy of the tokens from `begin` on.
+  /// Returns a copy of the document from token `begin` on.
   DocumentPtr copy_from(std::int64_t begin) const;
 };
 
@@ -46,8 +46,8 @@ class DocumentReader {
         largest_id_(pack.ids == dtypes::int32 ? std::numeric_limits<std::int32_t>::max()
                                               : std::numeric_limits<std::int64_t>::max()) {}
 
-  /// Returns an item as a document. It views the item's memory if the dtypes match the rows'. Throws InvalidArgument
-  /// that names the field.
+  /// Converts an item to a document, which views the item's memory if its dtypes match the rows'. Throws
+  /// InvalidArgument that names the field.
   DocumentPtr read(const Arrays& item);
   const DocumentForm& form() const { return *form_; }
 
@@ -63,8 +63,8 @@ class RowBuilder {
   /// `max_segments`: excluding the padding at the end.
   RowBuilder(const Pack& pack, std::int64_t max_segments, const DocumentForm& form);
 
-  /// Begins a segment. Calls of add() then append its tokens: one more than `positions`, since the last is only a
-  /// label.
+  /// Begins a segment. Subsequent calls to add() append its tokens: one more than `positions`, since the last token is
+  /// only a label.
   void begin_segment(std::int64_t positions);
   /// Adds tokens [begin, end) of a document.
   void add(const Document& document, std::int64_t begin, std::int64_t end);

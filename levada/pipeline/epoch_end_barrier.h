@@ -16,8 +16,8 @@
 
 namespace levada::pipeline {
 
-/// The known future of the items of one or several ranks: all of them have the items before `until`; at `until` one of
-/// them ends or fails, or the future is still unknown.
+/// The known future of the items of one or more ranks. All of these ranks have the items before `until`; at `until`,
+/// one of them ends or fails, or the future is still unknown.
 struct Lookahead {
   enum class Kind : std::uint8_t { there = 1, ended = 2, failed = 3 };
   std::int64_t until = 0;
@@ -33,14 +33,14 @@ struct Lookahead {
 constexpr Lookahead::Kind last_of(Lookahead::Kind) {
   return Lookahead::Kind::failed;
 }
-/// Returns the earlier of the two, which holds for the ranks of both. At the same item, one that may still be extended
-/// precedes a failure, the failure of a lower rank precedes others, and a failure precedes an end.
+/// Returns the earlier of the two, which is valid for the ranks of both. At the same item, a lookahead that may still
+/// be extended precedes a failure, a lower rank's failure precedes a higher rank's, and a failure precedes an end.
 const Lookahead& earlier(const Lookahead& a, const Lookahead& b);
 
-/// One rank's state in a minimum over all ranks, computed along a tree of groups. Each rank reports to its group; the
+/// One rank's part in computing a minimum over all ranks along a tree of groups. Each rank reports to its group; the
 /// first rank of each group reports the group's minimum to a group of such first ranks, and so on. The topmost group's
-/// result is sent back down the same way. So a rank sends and receives about group_size messages per level, and in a
-/// job with a single group nothing is forwarded. A value.
+/// result is sent back down the same way. A rank therefore sends and receives about group_size messages per level, and
+/// a job with a single group forwards nothing. A value.
 class EndTree {
  public:
   static constexpr int group_size = 16;
@@ -63,8 +63,8 @@ class EndTree {
   void receive(std::size_t link, Lookahead reported);
   void sent(std::size_t link) { links_[link].sent = links_[link].current; }
 
-  /// The outcome of an item, the same on all ranks: all have it; or all end; or, if it failed on some, all fail with
-  /// the error of the lowest of these ranks.
+  /// The outcome of an item, the same on all ranks: all have it; all end; or, if it failed on some ranks, all fail with
+  /// the error of the lowest of those ranks.
   struct Outcome {
     Lookahead::Kind kind = Lookahead::Kind::there;
     int failed_rank = -1;
@@ -85,8 +85,8 @@ class EndTree {
 };
 
 struct EpochEndBarrierOptions {
-  std::string stage = "full_sync";              ///< for messages
-  std::string pipeline = {};                    ///< distinguishes pipelines' barriers; the same on all ranks
+  std::string stage = "full_sync";  ///< for messages
+  std::string pipeline = {};        ///< identity of the pipeline whose barrier this is; the same on all ranks
   Duration timeout = std::chrono::minutes(30);  ///< limit on the wait for another rank's report
   Duration remind_after = Reminder::after;      ///< delay before a reminder about one wait: see Reminder
   std::function<void()> poll = {};              ///< called periodically while waiting; its exceptions end the wait

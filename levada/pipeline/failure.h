@@ -37,8 +37,8 @@ struct Failure {
 /// Returns "stage map, item 17, in worker 1 (process 4242): division by zero", followed by the traceback.
 std::string describe(const Failure& failure);
 
-/// Thrown instead of the failed item. A stage's function that knows more about its failure than a message, such as a
-/// traceback, throws one with an empty `stage`; stage, process and item are then filled in.
+/// Thrown instead of the failed item. A stage's function that has more to report than a message, such as a traceback,
+/// throws one with an empty `stage`; the pipeline then fills in stage, process and item.
 class StageFailed : public Error {
  public:
   explicit StageFailed(Failure failure) : Error(failure.kind, describe(failure)), failure_(std::move(failure)) {}

@@ -10,8 +10,8 @@
 
 namespace levada::pipeline {
 
-/// The items that some branch has had and another has not: a queue of at most `buffer`. Branches may be read on several
-/// threads: then one that is ahead by the whole buffer waits for the slowest, unless no thread could continue.
+/// A queue of at most `buffer` items that some branch has taken and another has not. If branches are read on several
+/// threads, a branch that is ahead by the whole buffer waits for the slowest one, unless no thread could continue.
 class Forked {
  public:
   Forked(GraphContextPtr context, int stage, StagePtr input)
@@ -87,7 +87,7 @@ class Forked {
     int stage;
     int thread;
     WaitPoint wait_point;
-    std::atomic<std::int64_t> position{0};  ///< items it has had
+    std::atomic<std::int64_t> position{0};  ///< number of items that it has taken
     std::atomic<bool> gone{false};
     std::optional<CheckpointedInput::Point> restored;  ///< position to restore; until the first item is requested
   };
@@ -108,7 +108,7 @@ class Forked {
     return found == nullptr ? branches_.front() : *found;
   }
 
-  // Branches begin apart if one has a stage that restores an earlier position of its input.
+  // Branches begin at different positions if one has a stage that restores an earlier position of its input.
   bool is_too_far(const Reader& branch) {
     return branch.position - std::max(slowest().position.load(), furthest_restored_) >= buffer();
   }
@@ -144,7 +144,7 @@ class Forked {
     const auto until = wanted ? std::min(slowest().position.load(), end_.load()) : end_.load();
     for (; base_ < until; ++base_) items_[front_++] = Item();
     source_.keep_from(base_);
-    // Erases only if all, or enough that moving the rest costs little per item.
+    // Erases only if all items have been taken, or so many that moving the remaining ones costs little per item.
     if (front_ < items_.size() && 2 * front_ < items_.size() + 16) return;
     items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(front_));
     front_ = 0;

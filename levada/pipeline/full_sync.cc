@@ -1,5 +1,5 @@
 // The stage at which all ranks stop together. It makes a bunch of items ahead: while its caller works on one bunch, the
-// ranks report to each other how many items the next one has.
+// ranks report to each other the size of the next.
 #include <fmt/format.h>
 
 #include <deque>
@@ -20,7 +20,7 @@ class FullSyncIterator final : public StageIterator {
     try {
       source_.emplace(context, stage, open_input());
     } catch (const std::exception&) {
-      thrown_ = std::current_exception();  // report() sends it to the other ranks, which fail, too
+      thrown_ = std::current_exception();  // report() sends it to the other ranks, which then fail as well
     }
   }
 
@@ -75,7 +75,7 @@ class FullSyncIterator final : public StageIterator {
     if (at_once) std::rethrow_exception(thrown_);
   }
 
-  /// Makes as many items as take so little time that no rank is delayed. Returns false at the end.
+  /// Makes only as many items as can be made without delaying other ranks. Returns false at the end.
   bool make_bunch() {
     const auto begin = Clock::now();
     sizer_.begin(begin);
@@ -111,7 +111,8 @@ class FullSyncIterator final : public StageIterator {
     if (source_) source_->release();
   }
 
-  /// Maximum items per bunch: two bunches are kept, whatever their size, and a message costs as much as some ten items.
+  /// Maximum items per bunch: two bunches are kept, whatever their size, and a message costs as much as about ten
+  /// items.
   static constexpr std::int64_t max_items = 16;
 
   EpochEndBarrier barrier_;
@@ -119,7 +120,7 @@ class FullSyncIterator final : public StageIterator {
   MessageSizer sizer_{max_items};
   bool looked_ = false;
   std::deque<Item> ahead_;
-  std::int64_t bunch_ = 0;     ///< begin of the last bunch
+  std::int64_t bunch_ = 0;     ///< start of the last bunch
   bool is_over_ = false;       ///< no items follow those made ahead
   std::exception_ptr thrown_;  ///< to be thrown after the items made ahead
 };

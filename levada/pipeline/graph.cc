@@ -142,7 +142,7 @@ void check_cycle(const Stage& stage, const Stage& input) {
   }
 }
 
-/// Checks that an item goes to one stage, or to one per branch, since an iterator is read only once.
+/// Checks that only one stage, or one per branch, reads a stage's items, since an iterator is read only once.
 void check_read_once(const std::vector<Stage>& stages) {
   std::vector<std::vector<const Stage*>> readers(stages.size());
   for (const Stage& stage : stages) {

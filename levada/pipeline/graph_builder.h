@@ -97,7 +97,7 @@ std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given);
 StagePtr make_threaded_map(const StagePlace& at);
 /// Opens a stage that yields its input unchanged.
 StagePtr make_identity(const StagePlace& at, StagePtr input);
-/// Opens a stage of another process: its items are not counted, and its failures already name their stage.
+/// Opens a stage that another process runs: its items are not counted, and its failures already name their stage.
 StagePtr make_given(const StagePlace& at, IteratorPtr iterator);
 /// Opens a stage whose items and failures are those of `iterator`.
 StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator);

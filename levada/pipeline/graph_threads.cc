@@ -63,7 +63,7 @@ void GraphThreads::sleep(WaitPoint& point, std::unique_lock<std::mutex>& lock) {
 
 void GraphThreads::wake(WaitPoint& point) {
   if (!point.waiting_) return;
-  // Taking the lock orders this after the waiter's last check; notifying without it lets the waiter run at once.
+  // Taking the lock orders this after the waiter's last check; notifying without it lets the waiter run immediately.
   static_cast<void>(std::lock_guard(mutex_));
   point.wakeup_.notify_one();
 }

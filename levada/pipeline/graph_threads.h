@@ -10,7 +10,7 @@
 
 namespace levada::pipeline {
 
-/// Thrown out of a wait if its thread has to stop. Not a std::exception, since no stage's function has failed.
+/// Thrown from a wait whose thread must stop. Not a std::exception, since no stage's function has failed.
 struct Stopped {};
 
 /// A thread that a Prefetch runs. All other code of a graph runs on the caller's thread.
@@ -21,7 +21,8 @@ class PrefetchThread {
 
   bool stopped() const { return stopped_; }
 
-  /// While one exists, the thread stops only with the whole graph: it makes an item that other threads need.
+  /// While one exists, the thread stops only with the whole graph, because it is making an item that other threads
+  /// need.
   class Unstoppable {
    public:
     explicit Unstoppable(PrefetchThread* thread) : thread_(thread) {
@@ -74,11 +75,11 @@ class GraphThreads {
   /// `poll` is called periodically while the caller's thread waits; its exceptions end the wait. May be empty.
   explicit GraphThreads(std::function<void()> poll = {}) : poll_(std::move(poll)) {}
 
-  /// Blocks until `is_ready`, which must read only atomics, returns true; it is called again after each wake(point).
-  /// With `can_fail`, returns false if all threads of the graph wait and none is ready, so that none could ever
-  /// continue. Throws Stopped.
+  /// Blocks until `is_ready` returns true. `is_ready` must read only atomics; it is called again after each
+  /// wake(point). With `can_fail`, returns false on a deadlock: all threads of the graph wait and none is ready. Throws
+  /// Stopped.
   bool wait(WaitPoint& point, const std::function<bool()>& is_ready, bool can_fail = false);
-  /// Called after a change on which the waiter at `point` may depend.
+  /// Wakes the waiter at `point`. Must be called after every change that it may depend on.
   void wake(WaitPoint& point);
 
   /// Announces that a thread is about to start.

@@ -56,13 +56,13 @@ struct Arrays {
   int kind = 0;                                        ///< array kind, if the language has several
 };
 
-/// Language-dependent operations on items. The functions of a pipeline with LanguageObject items need matching traits;
-/// TreeItemTraits are those of C++. Thread-safe.
+/// Language-dependent operations on items. A pipeline whose functions use LanguageObject items needs matching traits;
+/// C++ pipelines use TreeItemTraits. Thread-safe.
 class ItemTraits {
  public:
   virtual ~ItemTraits() = default;
 
-  /// Returns a batch: one item that holds many, in order.
+  /// Returns a batch: one item that holds `items`, in order.
   virtual Item list_of(std::vector<Item> items) const = 0;
   /// Returns the item that a zip yields.
   virtual Item tuple_of(std::vector<Item> items) const = 0;

@@ -60,7 +60,7 @@ struct EdgeOptions {
 /// one message, so the engine's windows enforce both limits. Messages are numbered across both.
 class EdgeChannels {
  public:
-  /// Both ends must construct theirs in the same order.
+  /// Both ends must construct their EdgeChannels in the same order.
   EdgeChannels(Engine& engine, int from, int to, const EdgeOptions& options);
 
   Channel& channel_for(std::size_t message_bytes) const { return *channels_[message_bytes > share_ ? 1 : 0]; }
@@ -76,7 +76,7 @@ class ItemSender {
  public:
   ItemSender(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic);
 
-  /// An item cannot be packed; the items before it have been queued.
+  /// Thrown if an item cannot be packed. The items before it have been queued.
   struct CannotPack {
     std::size_t item;
     std::exception_ptr cause;
@@ -85,7 +85,8 @@ class ItemSender {
   /// for items [begin, end); it is called with (0, 0) if there are none. Throws CannotPack.
   using Header = std::function<protocol::Items(std::size_t begin, std::size_t end)>;
   void put(std::span<const Item> items, const ItemTraits& traits, const Header& header);
-  /// Sends messages as long as there is room. Returns whether all have been sent; if not, wait for needs().
+  /// Sends queued messages while there is room. Returns whether all have been sent; if not, the caller waits for
+  /// needs().
   bool try_send();
   void drop() { pending_.clear(); }
   /// Returns the bytes queued since the last call.

@@ -13,8 +13,8 @@
 
 namespace levada::pipeline {
 
-/// The index of an item file. The file consists of chunks, each a message (tree/codec.h) of a list of items, aligned to
-/// 64; then this index, encoded; then 24 bytes: the magic number (8), the size of the index (8) and its XXH3-64 (8).
+/// The index of an item file. The file consists of chunks, each a 64-byte-aligned message (tree/codec.h) of a list of
+/// items; then this index, encoded; then 24 bytes: the magic number (8), the size of the index (8) and its XXH3-64 (8).
 struct ItemFileContents {
   struct Chunk {
     std::uint64_t offset = 0, bytes = 0;
@@ -27,7 +27,7 @@ struct ItemFileContents {
   static auto fields(auto& self) { return std::tie(self.origin, self.chunks); }
 };
 
-/// Writes an item file. If destroyed before finish(), leaves nothing. One thread at a time.
+/// Writes an item file. Leaves no file if destroyed before finish(). One thread at a time.
 class ItemFileWriter {
  public:
   /// Throws FileBusy if another process is writing this file, and SourceError if it cannot be created. `mode`: as for

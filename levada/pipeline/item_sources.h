@@ -1,5 +1,5 @@
-// Item sources of C++ pipelines. All of them divide: item i of part p of n is item p + n * i, so that parts taken in
-// turns yield the order of the whole.
+// Item sources of C++ pipelines. All of them support partitions: item i of partition p of n is item p + n * i, so
+// taking the partitions in turn yields the original order.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ std::shared_ptr<const ItemSource> range(std::int64_t begin, std::int64_t end, st
 /// Yields copies of these trees.
 std::shared_ptr<const ItemSource> trees(std::vector<Tree> trees);
 
-/// Options for the single samples of a Levada source, without the batch dimension.
+/// Options for reading a Levada source one sample at a time, without the batch dimension.
 struct SampleOptions {
-  std::string what = "samples";  ///< description for people
+  std::string what = "samples";  ///< human-readable description
   std::string identity = {};     ///< the ItemSource::identity(); empty: `what`
   /// Returns the number of samples per epoch n; epoch e begins at sample e * n. None: every epoch is the whole source.
   std::function<std::optional<std::int64_t>(const levada::Source&)> per_epoch = {};

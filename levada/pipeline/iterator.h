@@ -32,12 +32,12 @@ struct OpenContext {
 /// inspected.
 using Cursor = Tree;
 
-/// Yields items once. One thread at a time. An exception from next() ends the iterator.
+/// Yields each item once. Used by one thread at a time. An exception from next() ends the iterator.
 class Iterator {
  public:
   virtual ~Iterator() = default;
 
-  /// Returns the next item, or nothing at the end and ever after.
+  /// Returns the next item, or nothing at the end and on every later call.
   virtual std::optional<Item> next() = 0;
 
   /// Drops the next `items` items and returns how many there were. Cheaper than next() if possible, for example if a
@@ -48,8 +48,8 @@ class Iterator {
     return passed;
   }
 
-  /// Returns the position. An iterator that was opened in the same way and restores it yields the items that this one
-  /// would yield next.
+  /// Returns the position. An iterator that was opened the same way and has restored this position yields the items
+  /// that this one would yield next.
   virtual Cursor save() const = 0;
   /// Called before the first next(). An iterator that has inputs must restore them here, not later. Throws
   /// InvalidArgument for a cursor of another pipeline; cursors are untrusted.

@@ -9,8 +9,8 @@
 
 namespace levada::pipeline {
 
-/// Adapts the size of the next message to the last one. A value; callers pass the time. The size at most doubles per
-/// message, so it begins with single items, and returns to them as soon as items are slow or large.
+/// Adapts the size of the next message to the last one. A value; callers pass the time. The size starts at one item, at
+/// most doubles from message to message, and returns to one as soon as items are slow or large.
 class MessageSizer {
  public:
   static constexpr Duration message_time = std::chrono::microseconds(150);

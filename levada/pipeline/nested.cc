@@ -51,7 +51,7 @@ class FlatMapIterator final : public StageIterator {
     }
   }
 
-  // Reads the item again whose elements were being yielded.
+  // Rereads the item whose elements were being yielded.
   void reopen() {
     const auto cursor = *std::exchange(inner_cursor_, std::nullopt);
     auto item = waited([&] { return outer_.next(); });

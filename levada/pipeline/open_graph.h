@@ -39,8 +39,9 @@ struct RuntimeOptions {
   /// Called periodically by the thread that calls next(), while it makes items or waits for them. Its exceptions end
   /// the iterator.
   std::function<void()> poll = {};
-  /// If true, the number of items that `instead` has yielded determines the place of an item among all processes. Then
-  /// a failure of the input precedes the items that a stage holds: without it they would have later places.
+  /// If true, the number of items that `instead` has yielded determines the place of an item among all processes. In
+  /// that case a failure of the input precedes the items that a stage holds, since they would have later places without
+  /// the failure.
   bool places_by_input = false;
   /// Returns whether an iterator of `instead` would wait for another process. A stage must not pull ahead then: the
   /// other processes may need the items that it holds before they send more. May be empty: no iterator waits.
@@ -51,16 +52,16 @@ struct RuntimeOptions {
   std::int64_t snapshot_every = 0;  ///< as in ProcessOptions
   /// Counts the time that saving takes on the caller's thread. May be null; must outlive the iterators.
   std::atomic<Duration::rep>* snapshot_time = nullptr;
-  /// The number of the working stage, set when it begins, to explain waits. May be null.
+  /// Set to the number of each stage when it begins to work, to explain waits. May be null.
   std::atomic<int>* at = nullptr;
   StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, must outlive the iterators
 };
 
 /// Opens the iterator of stage `end` and of the stages before it; each stage in `instead` is replaced by the given
 /// iterator. next() throws an exception of a stage's function as StageFailed. Exceptions of the iterators in `instead`
-/// are passed on unchanged; so are exceptions that are not a std::exception, which on_error does not skip either.
-/// save() may take time in proportion to the items that stages hold, such as a Shuffle's buffer. Throws StageFailed if
-/// a stage cannot be opened.
+/// propagate unchanged, and so do exceptions that are not a std::exception, which on_error does not skip either. save()
+/// may take time proportional to the number of items that stages hold, such as a Shuffle's buffer. Throws StageFailed
+/// if a stage cannot be opened.
 IteratorPtr open(const Graph& graph, int end, const RuntimeOptions& runtime_options,
                  std::map<int, IteratorPtr> instead = {});
 

@@ -30,7 +30,7 @@ class Opened {
 
   Iterator& iterator() { return *iterator_; }
   const Counts& counts() const { return counts_; }
-  /// Returns items as text, except tensors: enough to compare.
+  /// Returns the next items, at most `most` of them.
   std::vector<Tree> items(std::size_t most = 1 << 20) {
     std::vector<Tree> items;
     while (items.size() < most) {

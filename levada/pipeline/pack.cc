@@ -106,14 +106,15 @@ struct HeldRest {
   DocumentPtr document;
   std::int64_t position = 0;
   std::int64_t from = 0;
-  std::uint8_t rounds = 0;  ///< rounds that it has been held
+  std::uint8_t rounds = 0;  ///< number of rounds for which it has been held
 
   std::int64_t positions() const { return document->size() - 1 - from; }
 };
 
-/// Works in rounds: fills the buffer, packs its documents, and emits the fuller half of the rows. It keeps the
-/// documents of the other rows for the next round, unless one of a row has been held for max_rounds. A round also ends
-/// when it has read as many documents as the buffer holds, since documents as long as a row do not stay in the buffer.
+/// Works in rounds: fills the buffer, packs its documents, and emits the fuller half of the rows. The documents of the
+/// other rows stay for the next round, except in rows with a document that has been held for max_rounds. A round also
+/// ends when it has read as many documents as the buffer holds, since documents as long as a row do not stay in the
+/// buffer.
 class BestFitIterator final : public HoldingIterator<HeldRest> {
  public:
   BestFitIterator(GraphContextPtr context, int stage, StagePtr input)

@@ -18,7 +18,7 @@ namespace levada::pipeline {
 
 struct PipelineSourceOptions {
   std::int64_t epochs = 1;          ///< 0: endless
-  std::string what = "a pipeline";  ///< description for people
+  std::string what = "a pipeline";  ///< human-readable description
 };
 
 /// A source of samples that are Trees, numbered across epochs. A batch may hold the last samples of one epoch and the

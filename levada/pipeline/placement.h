@@ -9,7 +9,7 @@
 
 namespace levada::pipeline {
 
-/// Tells which stages of `graph` feed which. Borrows the graph.
+/// Determines which stages of `graph` feed which others. Borrows the graph.
 class Reachability {
  public:
   explicit Reachability(const Graph& graph);
@@ -65,9 +65,10 @@ enum class Role : std::uint8_t { dispatcher, worker, consumer };
 /// Returns "dispatcher", ...
 std::string_view to_string(Role role);
 
-/// The assignment. With workers, stages run in up to three places, separated by two edges: items of stage
-/// `dispatch_boundary` go from the dispatching process to the workers in turn, and those of stage `collect_boundary`
-/// from the workers to the consumer. No other edge crosses processes. Without workers the consumer runs all stages.
+/// The assignment of stages to processes. With workers, stages run in up to three places, separated by two edges: items
+/// of stage `dispatch_boundary` are sent from the dispatching process to the workers in turn, and those of stage
+/// `collect_boundary` from the workers to the consumer. No other edge crosses processes. Without workers the consumer
+/// runs all stages.
 struct Placement {
   std::vector<Role> role_of;             ///< by stage
   std::optional<int> dispatch_boundary;  ///< the last stage in the dispatching process; none: there is no such process
@@ -85,11 +86,11 @@ struct Placement {
 /// dispatching process. The stages after it, and branches that it does not feed, are copied into each worker. A stage
 /// that needs all ranks (FullSync), the stages after it, and branches that feed only those run in the consumer.
 ///
-/// A repeat after a mark counts as a mark: its input must be in its process.
+/// A repeat after a mark counts as a mark, because its input must run in the same process.
 ///
-/// With `ordered`, items have the order of one process. To that end, workers run only stages that are one-to-one or
-/// work item by item (map, filter, flat_map, unbatch), and the consumer runs the rest. If there is no mark, shards and
-/// caches count as marks; if there are none of these either, the workers only forward items.
+/// With `ordered`, items keep the order of a single process. To that end, workers run only stages that are one-to-one
+/// or work item by item (map, filter, flat_map, unbatch), and the consumer runs the rest. If there is no mark, shards
+/// and caches count as marks; if there are none of these either, the workers only forward items.
 ///
 /// Throws InvalidArgument, naming the stages, for a branch next to a mark that no shard divides, and for a stage that
 /// needs all ranks before a mark or a repeat.
@@ -98,8 +99,8 @@ Placement place(const Graph& graph, int workers, bool ordered = false);
 /// Returns the last stage of the dispatching process if there are workers; nothing without dispatch marks.
 std::optional<int> last_dispatched(const Graph& graph);
 /// Returns the lowest stage that all of `stages` are or feed, and after which the graph can be cut: no stage that feeds
-/// it feeds anything else. So siblings of a forked stage are included, and colocated stages stay together. The end is
-/// always such a stage.
+/// it feeds anything else. The cut therefore includes the siblings of a forked stage and keeps colocated stages
+/// together. The end of the graph always qualifies.
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages);
 /// Returns the lowest stages of branches that neither feed `stage` nor are fed by it.
 std::vector<int> branches_beside(const Graph& graph, int stage);

@@ -8,7 +8,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// Interval of checks whether a pause is over.
+/// The interval between checks for the end of a pause.
 constexpr auto pause_interval = std::chrono::milliseconds(10);
 
 /// A ring between the thread that makes items ahead and the one that consumes them. The consumer sleeps until there is

@@ -2,10 +2,10 @@
 //
 // The consumer sends commands, numbered from one. All other processes receive them in order and acknowledge each once.
 // A Reset begins an epoch, and all items carry its number, so that a process recognizes those of an earlier one. Item i
-// of the dispatching process goes to worker i mod N. A worker marks each item that it sends with the number of inputs
-// that it had taken by then or, if its stages are one-to-one, with the number of items that it had made. The consumer
-// takes items by mark, then by worker, which is the order of the inputs that they were made from. So it does not wait
-// for a worker that has nothing to send, and ignores one that has ended.
+// of the dispatching process is sent to worker i mod N. A worker marks each item that it sends with the number of
+// inputs that it had taken by then or, if its stages are one-to-one, with the number of items that it had made. The
+// consumer takes items by mark, then by worker, which is the order of the inputs that they were made from. So it does
+// not wait for a worker that has nothing to send, and ignores one that has ended.
 #pragma once
 
 #include <cstdint>
@@ -176,13 +176,13 @@ class RoundRobinAssigner {
   /// Returns the number of the next item, and its worker.
   std::int64_t number() const { return number_; }
   int worker() const { return static_cast<int>(number_ % workers_); }
-  /// Returns whether its worker needs the next item, rather than having had it before the resumed state.
+  /// Returns whether the worker needs the next item, rather than having received it before the resumed state.
   bool wanted() const;
   /// Returns how many of the next items no worker needs.
   std::int64_t unwanted() const;
   void advance(std::int64_t items = 1) { number_ += items; }
-  /// Returns whether as many items have been dispatched as all workers had before the resumed state. If not by the end,
-  /// the data is shorter than the state says.
+  /// Returns whether the dispatched items include all that the workers had received before the resumed state. If this
+  /// is still false at the end, the data is shorter than the state claims.
   bool has_caught_up() const;
 
   bool operator==(const RoundRobinAssigner&) const = default;
@@ -256,7 +256,7 @@ class OrderedMerge {
   const Position& position() const { return position_; }
   std::int64_t num_outputs() const { return num_outputs_; }
   std::int64_t num_outputs(int worker) const { return queues_[static_cast<std::size_t>(worker)].num_outputs; }
-  /// Returns whether any worker has left, for which the dispatching process may still make items.
+  /// Returns whether any worker has left. The dispatching process may still make items for it.
   bool any_left() const;
 
   bool operator==(const OrderedMerge&) const = default;
@@ -264,7 +264,7 @@ class OrderedMerge {
  private:
   struct WorkerQueue {
     std::vector<std::int64_t> marks;  ///< marks of the messages applied last
-    std::size_t at = 0;               ///< index of the next of them
+    std::size_t at = 0;               ///< index of the next mark
     std::int64_t sent = 0, num_outputs = 0;
     std::int64_t reached = 0;
     Ending ending = Ending::none;

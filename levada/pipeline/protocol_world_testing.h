@@ -25,7 +25,7 @@ struct Setup {
   std::size_t window = 1;
   int group = 1;  ///< items dispatched at once
   Stages stages = Stages::one_to_one;
-  /// Inputs that a worker pulls ahead as long as it need not wait for them. Only with Stages::one_to_one.
+  /// Maximum number of inputs that a worker pulls ahead while it need not wait for them. Only with Stages::one_to_one.
   std::int64_t max_held = 0;
   std::vector<Request> requests{};                        ///< after the first reset: each at any time, in this order
   std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< item at which it fails

@@ -17,7 +17,7 @@ struct RandomGraphOptions {
   bool full_sync = true;  ///< sometimes at the end of a branch, or of everything
 };
 
-/// Every generated graph is accepted by Graph; not every one can be placed.
+/// Generates graphs that Graph accepts; not all of them can be placed.
 class RandomGraph {
  public:
   explicit RandomGraph(std::uint64_t seed, RandomGraphOptions options = {}) : random_(seed), options_(options) {}

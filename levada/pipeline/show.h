@@ -54,7 +54,7 @@ struct Bottleneck {
   double load = 0;  ///< fraction of its processes' time that the stage takes
 };
 /// Returns the stage that takes the most time of the busiest process; nothing if no process is busy for half of the
-/// time, because then all of them wait for the caller.
+/// time, because all processes then wait for the caller.
 std::optional<Bottleneck> bottleneck(const GraphView& view);
 /// Returns "parse is the bottleneck: it takes 97% of each worker's time. ..." and a remedy, or that there is none.
 /// Requires stats.

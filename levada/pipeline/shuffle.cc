@@ -9,8 +9,8 @@
 namespace levada::pipeline {
 namespace {
 
-/// An item in a buffer of perhaps millions. An Item reserves space for a tensor with its shape; small values stay small
-/// here.
+/// An item in a buffer that may hold millions. Small values stay small here, whereas an Item reserves space for a
+/// tensor with its shape.
 class HeldItem {
  public:
   HeldItem() = default;

@@ -70,7 +70,7 @@ void StageIterator::finish_restore() {
   for (const auto& start : std::exchange(fork_starts_, {})) start();
 }
 
-// Times some items, which represent all.
+// Makes an item and measures the time, which represents that of gap_ items.
 std::optional<Item> StageIterator::timed() {
   or_failed([this] {
     finish_restore();
@@ -107,7 +107,7 @@ void StageIterator::add_wait(Clock::time_point begin, Clock::time_point end) {
                       .duration_ns = trace_time(end) - trace_time(begin)});
 }
 
-// If not every item is timed, the items are too small to be shown one by one.
+// Records a timed item. Items that are not timed are too small to be shown individually.
 void StageIterator::record(Clock::time_point begin, Duration spent, bool has_item) const {
   const bool is_here = counts_ == &context_->counts[static_cast<std::size_t>(number_)];
   if (!is_here) return;  // the wait for another process's item is counted by the stage that pulls it
@@ -119,7 +119,8 @@ void StageIterator::record(Clock::time_point begin, Duration spent, bool has_ite
                       .waited_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited_).count()});
 }
 
-// Random, so that sampling cannot fall into step with a stage that works only at every n-th item.
+// Returns the number of items until the next timed one: 1 for slow items, otherwise random, so that sampling cannot
+// fall into step with a stage that works only at every n-th item.
 std::int64_t StageIterator::next_gap(Duration spent) {
   constexpr auto slow = std::chrono::microseconds(2);  ///< relative to the cost of reading the clock
   constexpr std::uint32_t mean = 64;

@@ -67,11 +67,12 @@ class StageIterator : public Iterator {
   Cursor save() const final { return Tree::list(entries()); }
   void restore(const Cursor& cursor) final { restore_entries(list_in_cursor(cursor, stage().name)); }
 
-  /// Returns how often the input of an endless Repeat has ended.
+  /// Returns the number of times that the input of an endless Repeat has ended.
   virtual std::int64_t num_passes() const { return 0; }
 
-  /// Called when the stage after this one has ended, perhaps before this one: no more items will be requested. A cache
-  /// that has yielded all of its items completes its file. Stages with several inputs forward the call to all of them.
+  /// Called when the stage after this one has ended, possibly before this one has. No more items will be requested. A
+  /// cache that has yielded all of its items completes its file. Stages with several inputs forward the call to all of
+  /// them.
   virtual void conclude() {
     if (input_) input_->conclude();
   }
@@ -79,11 +80,11 @@ class StageIterator : public Iterator {
   std::vector<Tree> entries() const;
   void restore_entries(std::span<const Tree> entries);
 
-  /// `threads`: those of this pass, which this iterator starts if it has to make items in order to skip them.
+  /// Sets the threads of this pass, which this iterator starts if it has to make items in order to skip them.
   void set_threads(std::shared_ptr<PendingThreads> threads) { pending_threads_ = std::move(threads); }
   using Starts = std::vector<std::function<void()>>;
-  /// Makes this the end of its pass. `forks` are called once all stages have been restored, or else at the first next()
-  /// or skip(): they determine the forks' positions. The first next() starts all threads at once, so that none waits
+  /// Makes this the end of its pass. `forks` determine the forks' positions. They are called once all stages have been
+  /// restored, or else at the first next() or skip(). The first next() starts all threads at once, so that none waits
   /// for another that has not started.
   void set_end(Starts forks) {
     fork_starts_ = std::move(forks);
@@ -93,7 +94,7 @@ class StageIterator : public Iterator {
  protected:
   /// Returns the next item, or nothing at the end, after which it is not called again.
   virtual std::optional<Item> make() = 0;
-  /// Implements skip(), perhaps before the threads of the stages before this one have started. A stage that yields one
+  /// Implements skip(). May be called before the threads of the preceding stages have started. A stage that yields one
   /// item per input and keeps no state calls skip_input().
   virtual std::int64_t pass_over(std::int64_t items) { return make_and_drop(items); }
   std::int64_t make_and_drop(std::int64_t items);

@@ -9,7 +9,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// How often a waiting thread checks whether it has to stop.
+/// The interval at which a waiting thread checks whether it has to stop.
 constexpr auto attend_interval = std::chrono::milliseconds(10);
 
 /// One call of the function.

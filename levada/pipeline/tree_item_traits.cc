@@ -45,7 +45,7 @@ enum class NodeKind : std::uint8_t {
 /// Tensors up to this many bytes are stored inline.
 constexpr std::size_t small_tensor_bytes = 512;
 
-/// Bytes that grow by doubling, and are zeroed only when they grow.
+/// A byte buffer that grows by doubling, and is zeroed only when it grows.
 class HeadWriter {
  public:
   void put(NodeKind kind) {

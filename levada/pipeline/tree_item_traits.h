@@ -6,7 +6,7 @@
 namespace levada::pipeline {
 
 /// Batches are lists, and zip yields tuples. Items are serialized in the native format of this build; tensors of more
-/// than some hundred bytes are sent as separate buffers, contiguous ones without a copy. Throws InvalidArgument for
+/// than a few hundred bytes are sent as separate buffers, contiguous ones without a copy. Throws InvalidArgument for
 /// LanguageObject items, and for tensors that are not in this machine's memory.
 class TreeItemTraits final : public ItemTraits {
  public:

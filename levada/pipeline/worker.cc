@@ -124,7 +124,7 @@ class Worker {
     Failure failure;
   };
 
-  /// Returns the current exception, in place of the item that it prevented.
+  /// Returns the current exception as the failure of the item that it prevented.
   Failed failed_here() {
     if (unpackable_) return *std::exchange(unpackable_, std::nullopt);
     const std::int64_t at = one_a_mark_ ? num_outputs_ + 1 : input_.mark();

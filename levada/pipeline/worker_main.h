@@ -17,8 +17,8 @@ namespace levada::pipeline {
 struct ProcessOptions {
   int workers = 0;
   /// Limits on the items queued for each worker, and from each worker for the consumer. Small items that are made
-  /// quickly are sent, and count, in groups: as many as take some 150 us to make. With 0, each item is sent separately,
-  /// and one may be queued.
+  /// quickly are sent, and counted, in groups that take about 150 us to make. With 0, each item is sent separately, and
+  /// one may be queued.
   std::int64_t worker_prefetch = 10;
   std::int64_t main_prefetch = 10;
   std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< limit on each queue in bytes, in addition to one item

@@ -42,7 +42,8 @@ struct ProcessRanks {
 };
 /// Returns the current counts of all stages.
 std::vector<protocol::StageTotals> totals_of(const Counts& counts);
-/// Returns null unless recording is on. The log is small enough that the consumer can hold those of all processes.
+/// Returns a log, or null unless recording is on. The log is small enough that the consumer can hold those of all
+/// processes.
 std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options);
 EdgeOptions worker_edge(const ProcessOptions& options);
 EdgeOptions main_edge(const ProcessOptions& options);
@@ -53,8 +54,9 @@ bool workers_have_state(const Graph& graph, const Placement& placement);
 /// Converts any exception to the failure that the consumer throws. `item` is used if the exception has no item.
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
 
-/// Decides when a process saves its iterator's cursor: after every `every` items or, if that is 0, often enough that
-/// few items are made again, but so seldom that saving takes one percent of the time, however long a save takes.
+/// Decides when a process saves its iterator's cursor: after every `every` items or, if that is 0, often enough that a
+/// resumed run makes few items again, but so rarely that saving takes one percent of the time, regardless of how long a
+/// save takes.
 class SnapshotPace {
  public:
   SnapshotPace() = default;
@@ -72,7 +74,7 @@ class SnapshotPace {
   Duration cost_{};
 };
 
-/// A thread that posts the stage that a process is in, if it has been in it for a while.
+/// A thread that posts to the status board when a process has been in the same stage for a while.
 class Watch {
  public:
   Watch(std::shared_ptr<Engine> engine, const Graph& graph, std::string process, const Counts& counts);
@@ -103,7 +105,7 @@ class Watch {
   std::thread thread_;
 };
 
-/// The runtime of a dispatching process or a worker: it receives and acknowledges commands wherever the process waits.
+/// The runtime of a dispatching process or a worker: it receives and acknowledges commands whenever the process waits.
 /// All functions must be called on the thread that constructs it. attend(), wait(), wait_for_command(), send() and the
 /// polls of an iterator that was opened with runtime_options() throw Interrupted, which only run_epochs() catches, once
 /// a command ends the epoch, and PeerLost once a process is lost.
@@ -112,7 +114,7 @@ class WorkerRuntime {
   /// `process` must outlive it. Throws InvalidArgument if the engine does not have the size that the placement needs.
   explicit WorkerRuntime(const Process& process);
 
-  /// Runs `epoch` for each Reset until Shutdown, and `end` after each, also if a command has ended the epoch.
+  /// Runs `epoch` for each Reset until Shutdown, and `end` after each, even if a command has ended the epoch.
   template <typename Epoch, typename End>
   void run_epochs(const Epoch& epoch, const End& end) {
     while (begin_epoch()) {
@@ -133,7 +135,8 @@ class WorkerRuntime {
   void wait_for_command() { wait({}, {}, 0, 0); }
   /// Sends everything in `outgoing`.
   void send(std::span<const std::unique_ptr<ItemSender>> outgoing);
-  /// Returns the failure that an item of this stage, the last one here, cannot be sent to the next process.
+  /// Returns the failure for an item of `stage`, the last stage in this process, that cannot be sent to the next
+  /// process.
   Failure cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const;
 
   const protocol::ProcessState& state() const { return state_; }
