@@ -50,7 +50,7 @@ std::uint64_t room(const UniqueFd& file) {
   return status.f_bavail * status.f_frsize / 4;
 }
 
-/// Calls `transfer` (pread, pwrite) until all of it is done.
+/// Calls `transfer` (pread, pwrite) until all bytes have been transferred.
 template <typename Transfer, typename Byte>
 void transfer_all(const std::string& dir, const Transfer& transfer, int fd, std::span<Byte> bytes,
                   std::uint64_t offset) {
@@ -181,7 +181,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   struct Block {
     std::uint64_t slot;
     std::shared_ptr<Fetch> fetch;  ///< the running fetch; null once the block is cached
-    bool is_ahead;                 ///< fetched ahead, and not read yet
+    bool is_ahead;                 ///< whether it was fetched ahead and has not been read yet
     std::list<Key>::iterator place;
     int readers = 0;  ///< readers that are copying from it
   };

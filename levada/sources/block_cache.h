@@ -19,12 +19,12 @@ struct BlockCacheOptions {
   int fetches = 16;                                    ///< concurrent fetches of announced blocks
 };
 
-/// A bounded cache of blocks of slow files, which evicts the least recently read first. Several readers of a block wait
-/// for one fetch. Threads of the cache fetch ahead the ranges that readers announce (File::will_read()): concurrently
-/// announced ranges progress concurrently, and a file that is announced piece by piece in order is fetched further than
-/// announced. A failed fetch is reported to the readers that wait for it; a failed fetch ahead that no reader waits for
-/// yet is retried by its reader. Thread-safe. A forked process cannot use its parent's cache: reads of such files throw
-/// SourceError.
+/// A bounded cache of blocks of slow files that evicts the least recently read block first. Concurrent readers of a
+/// block share one fetch. The cache's threads fetch ahead the ranges that readers announce (File::will_read()). Ranges
+/// announced concurrently are fetched concurrently, and a file announced piece by piece, in order, is fetched further
+/// than announced. A failed fetch is reported to the readers that wait for it; if no reader waits for a failed
+/// fetch-ahead yet, its reader retries it. Thread-safe. A forked process cannot use its parent's cache: reads of such
+/// files throw SourceError.
 class BlockCache : public std::enable_shared_from_this<BlockCache> {
  public:
   /// Throws SourceError, with the remedy, if the folder is not writable.

@@ -10,7 +10,7 @@
 namespace levada {
 
 /// Detects changes to the content of an open file. Changes of permissions, owners, names and access time are allowed:
-/// if only the file's time of change has moved, its sampled_digest() decides. The file must outlive the watch.
+/// if only the file's change time (ctime) has moved, its sampled_digest() decides. The file must outlive the watch.
 /// Thread-safe.
 class ContentWatch {
  public:
@@ -26,7 +26,7 @@ class ContentWatch {
  private:
   const File& file_;
   const FileIdentity before_;
-  const std::string sampled_;  ///< empty if the storage has no time of change
+  const std::string sampled_;  ///< empty if the storage has no change time
   mutable std::atomic<std::int64_t> changed_ns_;
 };
 

@@ -11,8 +11,8 @@
 
 namespace levada {
 
-/// The open descriptors, from the most to the least recently used. One list per process, because the limit is per
-/// process, too.
+/// The open descriptors, from the most to the least recently used. One list per process, because the limit is also per
+/// process.
 class OpenFiles {
  public:
   /// Never destroyed: files may be closed during process exit.
@@ -34,7 +34,7 @@ class OpenFiles {
     const auto max = max_open();
     std::vector<std::shared_ptr<const UniqueFd>> closed;  // Closed after the lock is released: a close may take long.
     const std::lock_guard lock(mutex_);
-    if (file.fd_ != nullptr) closed.push_back(take(file));  // Two threads have opened it at once.
+    if (file.fd_ != nullptr) closed.push_back(take(file));  // Two threads have opened it concurrently.
     file.fd_ = std::move(fd);
     link(file);
     while (count_ > max) closed.push_back(take(*oldest_));

@@ -14,8 +14,8 @@ namespace levada {
 std::shared_ptr<const UniqueFd> open_for_reading(const std::string& path, int flags = 0);
 
 /// A file's descriptor, which may be closed while it is not in use. All files of the process together keep at most a
-/// quarter of its descriptor limit (RLIMIT_NOFILE); the least recently used are closed first. Thread-safe, also in a
-/// forked process.
+/// quarter of its descriptor limit (RLIMIT_NOFILE) open; the least recently used are closed first. Thread-safe,
+/// including in a forked process.
 class Descriptor {
  public:
   Descriptor() = default;

@@ -105,7 +105,7 @@ class DiskFile final : public File {
     return fd;
   }
 
-  /// A stale handle of a network file system stays stale: the next try opens the file again.
+  /// A stale handle of a network file system stays stale, so the next try opens the file again.
   [[noreturn]] void give_up(std::string_view what, int error) const {
     if (error == ESTALE) descriptor_.close();
     fail(what, path_, error);

@@ -12,11 +12,12 @@
 
 namespace levada {
 
-/// Distinguishes a file and its content from others.
+/// Identifies a file and its content.
 struct FileIdentity {
   std::uint64_t size = 0;
   std::int64_t modified_ns = 0;  ///< since 1970
-  /// Changes also with permissions, names and owners. No program can set it back. 0 if the storage has none.
+  /// Change time (ctime), which also changes with permissions, names and owners, and which no program can set back. 0
+  /// if the storage has none.
   std::int64_t changed_ns = 0;
   std::uint64_t device = 0, inode = 0;
   bool linked = true;                ///< still has a name: not removed, nothing renamed over it
@@ -59,8 +60,8 @@ bool is_url(std::string_view path);
 /// needed, and SourceError is thrown for a file that was replaced in between. Throws SourceError for a path that does
 /// not exist, is not readable, or is not a regular file.
 std::unique_ptr<File> open_file(const std::string& path);
-/// The same for a file that decides what is trained on. Rejects a symbolic link, and a file that `trust` does not
-/// cover. It checks the descriptor that is read, so replacing the name later makes no difference.
+/// Does the same for a file that determines the training data. Rejects symbolic links and files that `trust` does not
+/// cover. Checks the descriptor that is read, so replacing the name later has no effect.
 std::unique_ptr<File> open_trusted_file(const std::string& path, const FolderTrust& trust);
 
 /// Reads until `into` is full or the file ends, and returns the number of bytes. Throws SourceError.

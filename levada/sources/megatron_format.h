@@ -1,4 +1,4 @@
-// The header of an .idx. After it follow, little-endian and unaligned: a length (int32, in tokens) for each sequence,
+// The header of an .idx. It is followed, little-endian and unaligned, by a length (int32, in tokens) for each sequence,
 // an offset (int64, in bytes of the .bin) for each, document indices (int64: the number of each document's first
 // sequence, and finally the total number of sequences) and optionally a mode (int8) for each sequence.
 #pragma once

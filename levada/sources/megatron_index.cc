@@ -57,7 +57,7 @@ class ArrayReader {
     in.will_read(offset, count * sizeof(T));
   }
 
-  /// Returns the next item, of which there must be one.
+  /// Returns the next item, which must exist.
   T next() {
     if (at_ == held_) refill();
     return piece_[at_++];

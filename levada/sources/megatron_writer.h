@@ -27,7 +27,7 @@ std::int64_t max_token(DType dtype);
 
 /// Writes a data set that appears under its name only once it is finished. Even if power fails, an .idx is never next
 /// to a .bin of another data set: when overwriting, the old .idx is removed first. Holds 4 bytes per sequence and 4 per
-/// document in memory. One thread at a time. Throws SourceError if it cannot write; nothing is left then.
+/// document in memory. One thread at a time. Throws SourceError if it cannot write, and leaves no files in that case.
 class MegatronWriter {
  public:
   /// `path`: the prefix, or the name of either file. Throws InvalidArgument if the data set exists and overwrite is not
@@ -58,7 +58,7 @@ class MegatronWriter {
   void append_ids(std::span<const Token> tokens);
   template <typename Token>
   [[noreturn]] void refuse(std::span<const Token> tokens) const;
-  /// Appends them to the buffer. Returns whether the dtype holds all of them.
+  /// Appends the tokens to the buffer. Returns whether the dtype holds all of them.
   template <typename Token>
   bool store(std::span<const Token> tokens);
   /// Returns the bitwise OR of the tokens.

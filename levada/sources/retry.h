@@ -15,8 +15,8 @@ namespace levada {
 /// permissions.
 bool may_pass(int error);
 
-/// Opens a file. Retries the opening and its reads after transient faults, as `options` determine. When the tries are
-/// used up, throws SourceError that states their number.
+/// Opens a file. Retries this, and later the file's reads, after transient faults, as `options` specify. Throws
+/// SourceError, stating the number of tries, once they are used up.
 std::unique_ptr<File> open_patiently(const std::string& path, const IoOptions& options,
                                      const std::function<std::unique_ptr<File>(const std::string&)>& open);
 

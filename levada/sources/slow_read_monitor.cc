@@ -16,7 +16,7 @@ struct SlowReadMonitor::State {
   struct Slot {
     const std::string* path = nullptr;  ///< null if the slot is unused
     std::uint64_t offset = 0;
-    Clock::time_point begin, due;  ///< begin of the read; time of its next warning
+    Clock::time_point begin, due;  ///< start of the read; time of its next warning
   };
 
   Duration after;
@@ -47,7 +47,7 @@ struct SlowReadMonitor::State {
     running = true;
   }
 
-  /// Reads that begin later are due later, so they need not wake this thread.
+  /// Warns of reads that are due. Reads that begin later are due later, so they need not wake this thread.
   void watch() {
     std::unique_lock lock(mutex);
     for (auto seen = reads - 1; !over;) {

@@ -28,7 +28,7 @@ struct ReadStats {
 /// Start of the activity() of a source that re-reads earlier items; followed by "37 of 50".
 inline constexpr std::string_view rereading = "re-reading item ";
 
-/// Counts of a step over all data-parallel ranks. A number is empty if it cannot be told.
+/// Counts of a step over all data-parallel ranks. A number is empty if it is unknown.
 struct StepTotals {
   std::int64_t samples = 0;                ///< without padding
   std::optional<std::int64_t> tokens = 0;  ///< positions of the sequences
@@ -47,7 +47,7 @@ struct StepTotals {
   bool operator==(const StepTotals&) const = default;
 };
 
-/// Identifies the part of a step that a batch is.
+/// Identifies the part of a step that a batch holds.
 struct MicroBatch {
   std::int64_t step = 0;                  ///< from 0
   std::int64_t micro = 0, num_micro = 1;  ///< index and number of micro-batches in the step
@@ -99,8 +99,8 @@ class Source {
   /// Announces a later read(), in the order of the reads. A source on remote storage fetches ahead.
   virtual void will_read(std::int64_t /*first*/, std::int64_t /*count*/) {}
 
-  /// Returns the sizes of samples [first, first + count), by which a caller divides them before reading; fewer only at
-  /// the end. Without random access, successive calls must be contiguous. Throws as read() does, and Unsupported if
+  /// Returns the sizes of samples [first, first + count), so that a caller can divide them before reading; fewer only
+  /// at the end. Without random access, successive calls must be contiguous. Throws as read() does, and Unsupported if
   /// sizes are not known.
   virtual std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count);
 
@@ -125,8 +125,8 @@ class Source {
   /// compare other leaves.
   virtual bool is_comparable(const Leaf& /*leaf*/) const { return true; }
 
-  /// Returns the end of an error message: why two readers may have read different samples for the same numbers, and
-  /// what to do.
+  /// Returns the end of an error message, which explains why two readers may have read different samples for the same
+  /// numbers, and what to do.
   virtual std::string difference_remedy() const {
     return "give all ranks that read the same data, or let one of them read (readers=\"one\", --readers one)";
   }

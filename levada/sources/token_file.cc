@@ -85,7 +85,7 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
   check();
 }
 
-/// Drops all documents but those of options.documents. The begins of all of them must be known.
+/// Drops all documents except those in options.documents. The starts of all documents must be known.
 void TokenFile::keep_documents(const TokenFileOptions& options) {
   const auto begin = share_of_documents(options.documents.begin, index_.documents, contents_.digest);
   const auto end = share_of_documents(options.documents.end, index_.documents, contents_.digest);

@@ -27,14 +27,15 @@ struct DocumentShare {
   double begin = 0, end = 1;
 };
 
-/// Converts a fraction to a number of documents. With 1,000 documents or more, rounds to the nearest, as Megatron-LM
-/// does. With fewer, that error would add up over many files: then a chance derived from the file's content, `digest`,
-/// decides whether to round up (randomized rounding; P. Raghavan, C. Thompson, 1987), the same for all shares of the
-/// file. So a document stays in its part regardless of the other files.
+/// Converts a fraction to a number of documents. For 1,000 documents or more, rounds to the nearest number, as
+/// Megatron-LM does. For fewer, the rounding error would add up over many files, so a pseudo-random number derived from
+/// `digest`, which identifies the file's content, decides whether to round up (randomized rounding; P. Raghavan, C.
+/// Thompson, 1987). This number is the same for all shares of the file, so a document stays in its part regardless of
+/// the other files.
 std::int64_t share_of_documents(double share, std::int64_t documents, std::string_view digest);
 
 struct TokenFileOptions {
-  bool by_document = false;      ///< keeps the begins of documents: 8 bytes each
+  bool by_document = false;      ///< whether to keep the start of each document, at 8 bytes each
   bool masks_loss = false;       ///< a negative stored int32 is ~token, and no loss is computed for it
   std::int64_t vocabulary = 0;   ///< every token must be below it; 0: unknown
   DocumentShare documents = {};  ///< the documents to read; documents and tokens are numbered from the first of them
