@@ -18,8 +18,8 @@
 
 namespace levada {
 
-/// Fills batches with a few threads. One thread at a time may call, but any thread may call activity(). A batch is
-/// returned only if the files have not changed until all of it was read.
+/// Fills batches with a few threads. Used by one thread at a time, except that any thread may call activity(). A batch
+/// is returned only if the files have not changed until all of it was read.
 class BatchReader {
  public:
   /// Borrows the sources, the form and the verifier of the files that are read; a null verifier verifies nothing.

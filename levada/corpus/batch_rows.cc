@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t alignment = 64;
 
-/// The begin of each segment of a row, and the end.
+/// The start of each segment of a row, and the end.
 using Segments = std::span<const std::int32_t>;
 
 /// Fills in 0, 1, 2, ... in each segment of a row.

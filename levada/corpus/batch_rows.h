@@ -71,7 +71,7 @@ struct NewBatch {
   BatchRows rows;
 };
 
-/// Allocates all fields for `count` samples from `memory`, at once.
+/// Reserves memory for all fields of `count` samples, and allocates them from `memory`.
 NewBatch make_batch(const BatchForm& form, std::int64_t count, Memory& memory);
 
 }  // namespace levada

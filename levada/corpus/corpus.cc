@@ -45,7 +45,7 @@ std::int64_t end_in_token_files(const CorpusOptions& options) {
 
 }  // namespace
 
-/// Everything that does not change while samples are read.
+/// The data that does not change while samples are read.
 struct Corpus::Data {
   CorpusOptions options;
   std::shared_ptr<const TokenCache> cache;  ///< keeps the tokens of texts; null if there are none
@@ -188,7 +188,7 @@ struct Corpus::Data {
   }
 };
 
-/// Everything that one reader of the data changes.
+/// The state that one reader of the data changes.
 struct Corpus::State {
   std::shared_ptr<const Data> data;
   std::int64_t epochs = 1;

@@ -78,7 +78,8 @@ class Corpus final : public Source {
   void will_read(std::int64_t first, std::int64_t count) override;
   /// Computed from the indexes of the files.
   std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override;
-  /// Requires each sample at most once. With Packing::documents, returns one packed row, otherwise the rows of read().
+  /// Requires that each sample occurs at most once. With Packing::documents, returns one packed row, otherwise the rows
+  /// of read().
   bool has_random_access() const override { return true; }
   Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
   Bytes cursor(std::int64_t next) const override;

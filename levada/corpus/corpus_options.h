@@ -18,7 +18,7 @@
 
 namespace levada {
 
-/// Throws InvalidArgument for a negative number; 0 stands for endless.
+/// Throws InvalidArgument for a negative number; 0 means endless.
 void check_epochs(std::int64_t epochs);
 
 struct CorpusOptions {
@@ -53,7 +53,7 @@ struct CorpusOptions {
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
   RemoteFiles remote = {};  ///< files with URLs, below `io`; caches parts of token files unnamed in cache_dir
 
-  /// Returns whether batches depend on where documents end.
+  /// Returns whether batches depend on the positions at which documents end.
   bool minds_ends() const { return reset_position_ids || reset_attention_mask || eod_mask_loss; }
   /// Throws InvalidArgument for options that cannot work with any data.
   void check() const;

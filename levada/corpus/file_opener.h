@@ -28,15 +28,14 @@ class FileOpener {
 
   /// Returns expand_paths() of `names`.
   FoundFiles expand(const std::vector<std::string>& names);
-  /// Opens files, in their order; they may outlive this object. Throws SourceError for what cannot be read or tokenized
-  /// and for texts with too many bad lines, InvalidArgument for a file of unknown kind.
+  /// Opens files, in their order; they may outlive this object. Throws SourceError for files that cannot be read or
+  /// tokenized and for texts with too many bad lines, and InvalidArgument for a file of unknown kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);
 
   /// Returns the tokens of texts, in their order, as TokenCache::tokenize() does.
   std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts);
 
-  /// Returns the cache, which keeps the tokens of texts as long as it exists; null if there was no text among the
-  /// files.
+  /// Returns the cache, which keeps the tokens of texts as long as it exists; null if none of the files was a text.
   std::shared_ptr<TokenCache> cache() const { return cache_; }
   /// Returns the end-of-document token of the texts; unspecified if there are none.
   std::int64_t end_of_document() const { return end_of_document_; }

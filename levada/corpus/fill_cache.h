@@ -1,4 +1,4 @@
-// Tokenizing ahead of the runs that read.
+// Tokenizes texts ahead of the runs that read them.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t max_mix_bytes = std::uint64_t{16} << 20;
 
-/// Throws what is wrong at a place in the file.
+/// Throws the InvalidArgument for an error at a place in the file.
 [[noreturn]] void fail(const std::string& where, std::string_view what) {
   throw InvalidArgument(fmt::format("{}: {}", where, what));
 }

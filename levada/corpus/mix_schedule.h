@@ -9,8 +9,8 @@
 
 namespace levada {
 
-/// A sequence of Mixes. Each replaces the previous one from a certain sample on, over what is left of the sources'
-/// caps. One thread at a time.
+/// A sequence of Mixes. Each replaces the previous one from a certain sample on, within the remainder of the sources'
+/// caps. Used by one thread at a time.
 class MixSchedule {
  public:
   /// Throws as Mix does.

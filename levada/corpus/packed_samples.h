@@ -7,8 +7,8 @@
 namespace levada {
 
 /// Samples of a PackedOrder of the documents of `files`, cut at `sequence`. Borrows the files, which must be opened
-/// by_document. A sample of Packing::documents is as long as its document with its padding, other samples are as
-/// long as `sequence`; in a longer row, the rest is padding.
+/// by_document. A sample of Packing::documents is as long as its document with its padding; other samples are as long
+/// as `sequence`. The remainder of a longer row is padding.
 class PackedSamples final : public SampleSet {
  public:
   /// `packing`: any except Packing::cut.

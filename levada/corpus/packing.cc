@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::uint32_t whole_flag = std::uint32_t{1} << 31;
 
-/// The rests of a window's documents, and which of them share a bin.
+/// The remainders of a window's documents, and the bins that they share.
 struct PackedWindow {
-  std::vector<std::uint32_t> documents;  ///< documents of the rests, ascending
-  std::vector<std::int64_t> lengths;     ///< lengths of the rests, rounded up
+  std::vector<std::uint32_t> documents;  ///< documents of the remainders, ascending
+  std::vector<std::int64_t> lengths;     ///< lengths of the remainders, rounded up
   BinPacking packing;
   std::vector<std::uint32_t> members;  ///< documents, bin by bin, ascending in each
-  std::vector<std::size_t> begins;     ///< begin of each bin's members, and the end
+  std::vector<std::size_t> begins;     ///< start of each bin's members, and the end
   std::vector<std::int64_t> filled;    ///< positions used in each bin
 
   void pack(std::int64_t capacity, std::int64_t max_pieces) {

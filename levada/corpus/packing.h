@@ -13,7 +13,7 @@
 
 namespace levada {
 
-/// How documents become samples.
+/// The way in which documents become samples.
 enum class Packing : std::uint8_t {
   cut,        ///< concatenated and cut
   best_fit,   ///< several whole documents per sample, best fit decreasing
@@ -30,8 +30,8 @@ struct BinPacking {
 };
 
 /// Packs items by best fit decreasing: from the largest to the smallest, and among equals from the first to the last,
-/// each item goes into the bin with the least room that suffices, the first of those; if there is none, into a new one.
-/// `sizes`: from 1 to `capacity` each. A bin holds at most `max_things` items.
+/// each item goes into the bin with the least sufficient room, the first such bin in case of a tie, or into a new bin
+/// if no room suffices. `sizes`: from 1 to `capacity` each. A bin holds at most `max_things` items.
 BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity,
                          std::int64_t max_things = std::numeric_limits<std::int64_t>::max());
 
@@ -41,8 +41,8 @@ struct PackedPiece {
   bool operator==(const PackedPiece&) const = default;
 };
 
-/// The order of packed samples, as defined in docs/design/corpus.md: 4 bytes per document and 16 per sample. Any thread
-/// may call.
+/// The order of packed samples, as defined in docs/design/corpus.md: 4 bytes per document and 16 per sample.
+/// Thread-safe.
 class PackedOrder {
  public:
   /// Number of documents that are packed together.
@@ -51,8 +51,8 @@ class PackedOrder {
   static constexpr int version = 1;
 
   /// `tokens_of` returns the number of tokens in a document, including its end; pieces() calls it again. `sequence`
-  /// must be a multiple of `pad_to`, to multiples of which pieces are rounded up. A sample holds at most `max_pieces`;
-  /// if that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
+  /// must be a multiple of `pad_to`; pieces are rounded up to multiples of it. A sample holds at most `max_pieces`; if
+  /// that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
   /// than 2^31 documents or samples, and if `limits` leave no memory for the order.
   PackedOrder(
       std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of, std::int64_t sequence,
@@ -85,10 +85,10 @@ class PackedOrder {
 
   std::function<std::int64_t(std::int64_t)> tokens_of_;
   std::int64_t sequence_, pad_to_, max_pieces_;
-  /// The members of all samples, one sample after another. A member is the number of a document, for the rest of it,
+  /// The members of all samples, one sample after another. A member is the number of a document, meaning its remainder,
   /// or, with the highest bit set, the index of a WholeSample.
   std::vector<std::uint32_t> members_;
-  std::vector<std::int64_t> begins_ = {0};  ///< begin of each sample's members, and the end
+  std::vector<std::int64_t> begins_ = {0};  ///< start of each sample's members, and the end
   std::vector<WholeSample> whole_samples_;
   std::int64_t positions_ = 0, max_segments_ = 0;
 };

@@ -110,7 +110,7 @@ void expect_one_kind(const std::string& folder, const std::vector<std::string>& 
       fs::path(*other).extension().string()));
 }
 
-/// Identifies a file independent of the path; empty if it does not exist.
+/// Returns an identity of the file that is independent of its path; nothing if it does not exist.
 std::optional<std::pair<dev_t, ino_t>> number_of(const std::string& path) {
   struct stat status {};
   const bool is_there = ::stat(path.c_str(), &status) == 0 || ::stat((path + ".bin").c_str(), &status) == 0;

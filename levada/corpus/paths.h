@@ -18,7 +18,7 @@ struct FoundFiles {
   std::map<std::string, std::int64_t> left_out = {};  ///< counts files in folders that are not data, by extension
 };
 
-/// Returns the files that `paths` name, in the order of `paths`:
+/// Returns the files that `paths` denote, in the order of `paths`:
 /// - a name stands for itself;
 /// - a pattern (glob(7): *, ?, [...], and ** for any number of folders), unless a file has that name, stands for its
 ///   matches, sorted bytewise;
@@ -26,7 +26,7 @@ struct FoundFiles {
 ///   with JSON Lines, sorted bytewise.
 /// Skips names in a folder that begin with a dot (.git) or an underscore (_temporary, _SUCCESS), and the entries of the
 /// token cache in the folder `token_cache`. Follows symbolic links to folders, but reads each folder once. Leaves out a
-/// .idx, or a prefix of both, next to its .bin, because it names the same tokens. Treats URLs alike, with `list`
+/// .idx, or a prefix of both, next to its .bin, because it names the same tokens. Treats URLs the same way, with `list`
 /// (RemoteFiles::list()) to find files, but does not look up a URL whose name is that of a data file, and removes
 /// file://.
 ///

@@ -14,7 +14,7 @@
 
 namespace levada {
 
-/// The state with which one thread reads.
+/// The state of one reading thread.
 struct RowReader {
   ReadState state;
   std::vector<const TokenFile*> touched;              ///< files read since the last check, each once

@@ -31,7 +31,7 @@ void SourceFiles::add_to(Digest& digest) const {
 }
 
 SourceFiles::Place SourceFiles::find(const std::vector<std::int64_t>& begins, std::int64_t number) {
-  // Files may be empty: the last one that begins here has the token or document.
+  // Files may be empty, so the last one that begins here has the token or document.
   const auto after = std::ranges::upper_bound(begins, number);
   return {static_cast<std::size_t>(after - begins.begin()) - 1, number - *std::prev(after)};
 }

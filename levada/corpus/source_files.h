@@ -24,7 +24,7 @@ class SourceFiles {
  public:
   explicit SourceFiles(std::vector<OpenedFile> files);
 
-  /// The position of one of all files' tokens or documents: in file `index`, as its number `at`.
+  /// The position of a token or document: number `at` in file `index`.
   struct Place {
     std::size_t index = 0;
     std::int64_t at = 0;
@@ -50,7 +50,7 @@ class SourceFiles {
   static Place find(const std::vector<std::int64_t>& begins, std::int64_t number);
 
   std::vector<std::unique_ptr<const TokenFile>> files_;
-  std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< begin of each file, and the end
+  std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< start of each file, and the end
   std::int64_t stored_documents_ = 0;
   BadPlaces bad_lines_;
   std::uint64_t prepare_bytes_ = 0;
