@@ -28,10 +28,10 @@ enum class Compression : std::uint8_t { none, gzip, zstd };
 /// that is null.
 Compression compression_of(const std::string& path, std::string* rest = nullptr);
 
-/// Reads a file, decompressed as `compression` says: all members of a .gz, even if zeros follow, and all frames of a
-/// .zst. Throws SourceError for a file that is truncated, damaged or changed while it is read. Skips a byte order mark
-/// at the start of the content. Claims the memory of a large .zst window from `memory`; throws InvalidArgument if there
-/// is not enough.
+/// Reads a file, decompressed as `compression` specifies: all members of a .gz, even if zeros follow, and all frames of
+/// a .zst. Throws SourceError for a file that is truncated, damaged or changed while it is read. Skips a byte order
+/// mark at the start of the content. Claims the memory of a large .zst window from `memory`; throws InvalidArgument if
+/// there is not enough.
 std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file, Compression compression,
                                         std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>());
 

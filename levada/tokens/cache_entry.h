@@ -43,7 +43,8 @@ struct CacheEntryMeta {
   std::string text() const;
   /// Returns nothing for a file that is damaged, of another version, or not covered by `trust`.
   static std::optional<CacheEntryMeta> read(const std::string& path, const FolderTrust& trust);
-  /// Returns whether a text with this modification time is known to have this content. 0: yes, because its key says so.
+  /// Returns whether a text with this modification time is known to have this content. Returns true for 0, because the
+  /// key then identifies the content.
   bool is_of(std::int64_t modified_ns) const;
 };
 

@@ -187,8 +187,8 @@ void CacheFolder::remove_entry(const std::string& prefix) const {
   }
 }
 
-/// Removes the remains of entries that are incomplete, damaged or of another version, unless a process makes or uses
-/// them.
+/// Removes the remains of entries that are incomplete, damaged or of another version, unless a process is making or
+/// using them.
 void CacheFolder::remove_unreadable() const {
   const auto in_use = entries_in_use(dir_, trust_);
   std::set<std::string> prefixes;

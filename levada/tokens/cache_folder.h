@@ -31,8 +31,8 @@ class DamagedEntry : public SourceError {
   using SourceError::SourceError;
 };
 
-/// Entries marked as in use stay so until the CacheFolder is destroyed. Thread-safe. Errors are SourceErrors with the
-/// remedy.
+/// The folder of a token cache. Entries marked as in use stay marked until the CacheFolder is destroyed. Thread-safe.
+/// Errors are SourceErrors with the remedy.
 class CacheFolder {
  public:
   /// Creates a missing folder. Throws SourceError if it cannot be created, or if users that FolderTrust does not trust
@@ -60,11 +60,11 @@ class CacheFolder {
   /// leftovers of killed processes and entries of other versions. Returns the evicted entries. Evicts nothing if some
   /// process's list of entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
-  /// Reads all of an entry. Throws DamagedEntry if it is damaged, and SourceError if it cannot be read; neither if it
-  /// has been evicted since. Calls `between_reads`, which may throw to abort.
+  /// Reads an entry completely. Throws DamagedEntry if it is damaged, and SourceError if it cannot be read, but neither
+  /// if it has been evicted in the meantime. Calls `between_reads`, which may throw to abort.
   void check(const std::string& prefix, const std::function<void()>& between_reads = {}) const;
-  /// Does the same unless the entry's mark says that it was done, and then writes that mark. A mark holds the checksum,
-  /// and the sizes, inodes and modification times of the two files, so it does not apply to an entry that was
+  /// Does the same unless the entry's mark records that it was done before, and then writes the mark. A mark holds the
+  /// checksum, and the sizes, inodes and modification times of the two files, so it does not apply to an entry that was
   /// rewritten. Only marks that the folder's FolderTrust covers count. Does nothing for an entry that is replaced while
   /// it is read.
   void verify(const std::string& prefix, const std::function<void()>& between_reads) const;

@@ -21,7 +21,7 @@ namespace levada {
 struct TokenizeTexts {
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
   std::int64_t end_of_document = 256;  ///< ignored for chats
-  TextOptions text = {};               ///< text.chats must be that of tokenizer->is_chat()
+  TextOptions text = {};               ///< text.chats must equal tokenizer->is_chat()
   int threads = 0;                     ///< 0: as many as there are cores
   /// Receives the progress over the bytes of all files being tokenized. Called by one thread at a time.
   std::function<void(const PrepareProgress&)> progress = {};
@@ -37,7 +37,8 @@ struct CacheKey {
 
   /// Throws SourceError for a file that is empty or cannot be read.
   static CacheKey of(const File& file, const TokenizeTexts& how);
-  /// Returns the replacement for `text` if another text has the same: the two differ outside of the sampled bytes.
+  /// Returns the replacement for `text` if another text has the same key because the two differ only outside of the
+  /// sampled bytes.
   std::string with_content(const std::string& content_digest) const;
   bool operator==(const CacheKey&) const = default;
 };

@@ -1,4 +1,4 @@
-// Lists of the token-cache entries that processes have in use, one file per list. Only for this module's sources.
+// Lists of the token-cache entries that processes have in use, one file per list. Internal to this module.
 #pragma once
 
 #include <set>

@@ -23,7 +23,7 @@
 namespace levada {
 namespace {
 
-/// Lets all other threads, and their reads, go first. If the system refuses, the priority stays as it is.
+/// Sets this thread's CPU and I/O priority to the lowest. If the system refuses, the priority stays unchanged.
 void lower_priority() {
   constexpr int io_of_thread = 1, io_class_idle = 3 << 13;
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);

@@ -23,7 +23,7 @@ class BadLine : public std::runtime_error {
   std::string remedy_;
 };
 
-/// Reuses its scratch memory for every line. One thread at a time.
+/// Extracts the texts of lines. Reuses its scratch memory for every line. Used by one thread at a time.
 class JsonlParser {
  public:
   /// `text_field`: "a.b" also names the field b of the object in the field a. `lists`: the field is a list, and the
@@ -34,7 +34,7 @@ class JsonlParser {
   /// Returns the text of `line`, given without its newline, as UTF-8, valid until the next call. The line must be a
   /// JSON object (RFC 8259) with exactly one string, or list, of the field's name. Accepts a byte order mark before the
   /// object, and in other fields also the extensions of Python's json: NaN, Infinity and unpaired surrogates. Throws
-  /// BadLine, or SourceError if memory is short.
+  /// BadLine, or SourceError if memory runs out.
   std::string_view text(std::string_view line);
 
  private:

@@ -16,7 +16,7 @@ struct Line {
   bool too_long = false;
 };
 
-/// Reads in large pieces. Borrows the stream.
+/// Splits a stream into lines, reading it in large pieces. Borrows the stream.
 class LineReader {
  public:
   /// At least `padding` bytes after each line are readable; their values are unspecified.

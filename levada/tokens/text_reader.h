@@ -29,7 +29,7 @@ struct TextOptions {
   }
 };
 
-/// The longest accepted .jsonl line, whose parser takes some six times as much memory, and the longest accepted .txt,
+/// The longest accepted .jsonl line, whose parser takes about six times as much memory, and the longest accepted .txt,
 /// which is rejected earlier if its text and tokens would take more memory than is available.
 inline constexpr std::uint64_t max_line_bytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t max_text_bytes = std::uint64_t{1} << 30;
@@ -39,8 +39,8 @@ class TextReader {
  public:
   virtual ~TextReader() = default;
 
-  /// Replaces `texts` with the next documents: some 64 KiB of them, or a single longer one. Returns false at the end of
-  /// the file. Throws SourceError that names file and line or row.
+  /// Replaces `texts` with the next documents: about 64 KiB of them, or a single longer one. Returns false at the end
+  /// of the file. Throws SourceError that names file and line or row.
   virtual bool read(Texts& texts) = 0;
   /// Returns the place at which the documents of the last read() begin, for messages: "a.jsonl, from line 7 on".
   virtual std::string place() const = 0;
@@ -57,7 +57,7 @@ struct TextFormat {
 };
 
 /// Returns how many of a local file's first two lines are JSON objects. 2: the file holds JSON Lines, whatever its
-/// name. 1: it has a single line, which may also be a state or a setting, but is no mix.
+/// name. 1: it has a single line, which may also be a state or a setting, but not a mix.
 int leading_json_lines(const std::string& path);
 
 /// Returns whether the name ends with .jsonl, .ndjson, .json or .txt, optionally compressed (.gz, .zst), or with an

@@ -138,7 +138,7 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
 }
 
 /// Handles an entry that has this text's key, but is not known to be of this text. If all bytes of the text are the
-/// same, records that and returns its tokens; otherwise points `text` to an entry of its own.
+/// same, records that and returns its tokens; otherwise points `text` to a separate entry.
 std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeTexts& how) {
   auto meta = folder_.find(text.prefix);
   if (!meta || meta->key != text.entry) return std::nullopt;
@@ -234,7 +234,7 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
   return {.prefix = prefix, .bad_lines = meta.bad_lines, .digest = meta.digest, .bytes_read = reader->stored_bytes()};
 }
 
-/// Makes space on a full disk as long as there are unused entries.
+/// Makes an entry. If the disk is full, evicts unused entries to make room, while there are any.
 CachedTokens TokenCache::make_with_room(const Text& text, const TokenizeTexts& how, Work& work) {
   for (;;) {
     try {

@@ -42,12 +42,12 @@ struct CachedTokens {
 };
 
 /// A folder of .bin/.idx pairs, each with a .json that names its text and tokenizer. CacheKey finds an entry by the
-/// content of the text and everything else that determines the tokens. If a text's modification time is not one that
-/// the entry is known for, all bytes of the text are read and compared, once. Incomplete entries are never found. Any
-/// number of processes, also on several hosts, and of several users if FolderTrust allows it, may share a folder: one
-/// of them makes an entry while the others make other ones, and the successor of a killed process keeps the entries
-/// that it finished. Open entries with open(). Entries that a TokenCache has returned are not evicted before it is
-/// destroyed. Thread-safe.
+/// content of the text and everything else that determines the tokens. If the entry has not recorded the text's
+/// modification time, all bytes of the text are read and compared, once. Incomplete entries are never found. Any number
+/// of processes may share a folder, on several hosts and, if FolderTrust allows it, for several users. While one
+/// process makes an entry, the others make different ones, and the successor of a killed process keeps the entries that
+/// it finished. The files of an entry must be opened with open(). Entries that a TokenCache has returned are not
+/// evicted before it is destroyed. Thread-safe.
 class TokenCache {
  public:
   /// Creates a missing folder for this user only. Throws SourceError, with the remedy, if it cannot be created, or if

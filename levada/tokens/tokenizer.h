@@ -48,7 +48,7 @@ class Tokenizer {
 
   /// Returns a name for messages: "bytes", or the name of the file that it was read from.
   virtual const std::string& name() const = 0;
-  /// Returns a digest of the content, not of the names: equal for tokenizers that encode alike.
+  /// Returns a digest of the content, not of the names: equal for tokenizers that encode identically.
   virtual const std::string& digest() const = 0;
   /// Returns an upper bound: every id is below it.
   virtual std::int64_t vocabulary_size() const = 0;
@@ -62,7 +62,8 @@ class Tokenizer {
   /// ~id of a token that is not to be learned.
   virtual bool is_chat() const { return false; }
 
-  /// Replaces `tokens` with those of the texts, without any that mark a beginning or an end. Throws SourceError.
+  /// Replaces `tokens` with the tokens of the texts, without tokens that mark a beginning or an end. Throws
+  /// SourceError.
   virtual void encode(const Texts& texts, TokenIds& tokens) const = 0;
 };
 

@@ -21,10 +21,10 @@ class WorkTeam {
   WorkTeam(const WorkTeam&) = delete;
   WorkTeam& operator=(const WorkTeam&) = delete;
 
-  /// Calls `work` on this thread, and on any that help() in the same time; returns when all calls have returned. `work`
-  /// must not throw, and must return only when nothing of it is left for another thread to begin.
+  /// Calls `work` on this thread and on every thread that joins it through help(). Returns when all calls have
+  /// returned. `work` must not throw, and must return only when no part of it is left for another thread to begin.
   void run(const std::function<void()>& work);
-  /// Joins the work with the fewest threads, again and again until end().
+  /// Repeatedly joins the work with the fewest threads, until end().
   void help();
   /// Ends help(), on all threads and permanently.
   void end();
