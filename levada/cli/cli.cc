@@ -19,8 +19,8 @@
 namespace levada::cli {
 namespace {
 
-/// Ends the command at once on a signal, without leaving a partial file. Outside a job, SIGINT, SIGTERM and SIGHUP end
-/// it with the exit status that shells report. Signals that are ignored, as under nohup, stay ignored.
+/// Ends the command immediately on a signal, without leaving a partial file. Outside a job, SIGINT, SIGTERM and SIGHUP
+/// end it with the exit status that shells report. Signals that are ignored, as under nohup, stay ignored.
 void end_on_signals(bool is_rank) {
   const auto handler_of = [](int signal) {
     struct sigaction action {};
@@ -45,8 +45,8 @@ void end_on_signals(bool is_rank) {
   }
 }
 
-/// Lets all threads share one malloc arena if address space is limited: malloc could not reserve the 64 MiB that it
-/// wants for each thread, and would map each block separately.
+/// Makes all threads share one malloc arena if address space is limited. Otherwise malloc would fail to reserve the 64
+/// MiB that it wants for each thread, and would map each block separately.
 void share_memory_arena() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) ::mallopt(M_ARENA_MAX, 1);

@@ -85,7 +85,7 @@ void add_number(CLI::App& command, const char* name, Number& value, const char* 
   command.add_option(name, value, text)->type_name(type)->transform(decimal<Value>());
 }
 
-/// Thrown when the reader of standard output has closed it; the command then exits silently.
+/// Thrown when the reader of standard output has closed it. The command then exits silently.
 struct OutputClosed {};
 
 /// Writes all of `text` to standard output. Throws EngineError if it cannot be written, OutputClosed if its reader has

@@ -41,8 +41,8 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 struct Interrupted {};
 
-/// Defers signals: from now on, the first one ends the command only between two blocks, so that no file of a pair is
-/// published without the other. A second one ends it at once.
+/// Defers signals: the first one then ends the command only between two blocks, so that no file of a pair is published
+/// without the other. A second one ends it immediately.
 void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int signal) {

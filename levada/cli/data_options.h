@@ -35,14 +35,14 @@ struct DataArguments {
   int io_threads = 1;
   double io_limit = 0;  ///< MB/s of all readers together; 0 for no limit
   std::string tail = "drop";
-  bool eval = false;            ///< reads each sample exactly once, for evaluation
-  double max_bad = 1;           ///< maximum share of a text's lines that --skip-bad may skip
-  std::string balance;          ///< cost by which steps are balanced; if empty, tokens if max_tokens is set
+  bool eval = false;    ///< reads each sample exactly once, for evaluation
+  double max_bad = 1;   ///< maximum fraction of a text's lines that --skip-bad may skip
+  std::string balance;  ///< cost by which steps are balanced; empty: tokens if max_tokens is set, otherwise none
   std::int64_t max_tokens = 0;  ///< per micro-batch; 0 for no micro-batches
   std::string counts;           ///< "equal" or "free"; empty for free if there are micro-batches
   std::string micro_order = "as-read";
   std::string wait = "step";
-  int max_cp = 1;              ///< the most ranks that share a sequence; 1: those of the mesh
+  int max_cp = 1;              ///< maximum number of ranks that share a sequence; 1: those of the mesh
   std::int64_t max_delay = 0;  ///< maximum number of steps that a long sample may wait
   Extensions extensions = {};  ///< set by the program, not an argument
 };

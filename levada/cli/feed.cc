@@ -75,7 +75,7 @@ std::vector<std::string> files_read(const FeedArguments& arguments) {
   return files;
 }
 
-/// Call this in one process only: another one would find the file that is being written.
+/// Must be called in one process only, because a second one would find the file that the first is writing.
 void check_files(const FeedArguments& arguments, const Job& job) {
   auto outputs = outputs_of(arguments.history);
   if (!arguments.save_state.empty()) {
@@ -176,7 +176,7 @@ void read_lists(FeedArguments& arguments, bool in_job) {
   }
 }
 
-/// Returns whether the argument is one by which the parent process passes data to the ranks.
+/// Returns whether the parent process passes data to the ranks by this argument.
 bool is_passed_on(const std::string& argument) {
   return argument.starts_with("--prepare-bytes=") || argument.starts_with("--prepare-seconds=") ||
          argument.starts_with("--passed-files=");

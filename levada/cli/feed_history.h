@@ -22,7 +22,7 @@ struct HistoryFiles {
   bool wanted() const { return !report.empty() || !trace.empty(); }
 };
 
-/// Returns the wanted files, each with the option that names it.
+/// Returns the requested files, each with the option that names it.
 std::vector<OutputFile> outputs_of(const HistoryFiles& files);
 
 /// Returns a log that is bounded, so that rank 0 can hold the logs of all ranks.

@@ -26,7 +26,7 @@
 namespace levada::cli {
 namespace {
 
-/// Runs `body`. If it throws an error that the other ranks do not know of, ends them too, with its message.
+/// Runs `body`. If it throws an error that the other ranks do not know, ends them as well, with the error's message.
 template <typename Body, typename KnownToAll>
 auto or_abort(Engine& engine, const Body& body, const KnownToAll& known_to_all) {
   try {
@@ -104,7 +104,7 @@ FeedOptions feed_options(const FeedArguments& arguments, const Job& job, const S
           .access = parse_access(arguments.access, "--access")};
 }
 
-/// Returns the maximum number of steps, for the progress line.
+/// Returns the maximum number of steps for the progress line.
 std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, const FeedArguments& arguments) {
   const auto size = data.corpus != nullptr ? data.corpus->size() : std::nullopt;
   if (!size) return arguments.steps;
@@ -207,7 +207,7 @@ std::vector<report::PeerGroup> peers_of(const Job& job) {
   return groups;
 }
 
-/// Returns the job as the feed runs it: with max_cp, ranks along cp have batches of their own.
+/// Returns the job as the feed runs it: with max_cp, each rank along cp has separate batches.
 Job as_fed(const Job& job, const FeedArguments& arguments) {
   auto fed = job;
   if (auto context =
@@ -302,7 +302,8 @@ std::optional<Gathered> gather(const Run& run, const Feed& feed, const Fed& fed)
   return Gathered{job_report(run, feed, feed.end()->cause, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
-/// Returns what rank 0 knows without asking the other ranks, for when they cannot answer; nothing on other ranks.
+/// Returns the part of the report that rank 0 knows without asking the other ranks, in case they cannot answer; nothing
+/// on other ranks.
 std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed& fed) {
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;

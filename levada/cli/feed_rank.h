@@ -43,8 +43,8 @@ Tail tail_of(const FeedArguments& arguments);
 /// Reads and returns the state that the arguments name, or an empty string if they name none. Throws InvalidArgument.
 std::string state_to_load(const FeedArguments& arguments);
 
-/// Returns the position at which to begin: that of the loaded state, if any, plus the rounds to skip. Throws as
-/// Corpus::resume() does.
+/// Returns the starting position: that of the loaded state, if any, plus the rounds to skip. Throws as Corpus::resume()
+/// does.
 StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments);
 
 /// Feeds this rank until the end and gathers what all ranks received. Collective. Returns the report on rank 0, nothing

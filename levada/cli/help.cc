@@ -45,7 +45,7 @@ std::string short_help(CLI::App& command, const std::string& program) {
 
 std::string full_help(const CLI::App& command, const std::string& program) {
   auto help = command.help(program);
-  // CLI11 leaves blank lines between hidden groups, too.
+  // CLI11 also leaves blank lines between hidden groups.
   for (auto at = help.find("\n\n\n"); at != std::string::npos; at = help.find("\n\n\n", at)) help.erase(at, 1);
   return help;
 }

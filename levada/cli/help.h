@@ -1,4 +1,4 @@
-// Short and full help. A subcommand with fifty options shows in --help only those that most users need; --help-all
+// Short and full help. A subcommand may have fifty options, so --help shows only those that most users need; --help-all
 // shows all of them.
 #pragma once
 

@@ -40,13 +40,13 @@ struct Machine {
 /// Examines this machine; measures for less than a second.
 Machine examine_machine();
 
-/// Returns one sentence for each limit on speed here, with how to lift it; none if there is no limit.
+/// Returns one sentence for each of this machine's limits on speed and how to lift it; empty if there is none.
 std::vector<std::string> advice_for(const Machine& machine);
 
-/// Returns the options of `levada plan --hosts` for hosts like this one that one host can measure: "--link 25Gb/s
+/// Returns the options of `levada plan --hosts` that a single host can measure, for hosts like this one: "--link 25Gb/s
 /// --memory 12.3GB/s".
 std::string plan_options_for(const Machine& machine);
-/// Returns a sentence for each option that one host cannot measure, with the value to pass instead.
+/// Returns a sentence for each option that a single host cannot measure, with the value to pass instead.
 std::vector<std::string> unmeasured_plan_options(const Machine& machine);
 
 /// Returns the links whose speed `folder` lists; `folder` is /sys/class/net except in tests.

@@ -98,7 +98,7 @@ void MetricsExporter::write_files() {
   write_file();
 }
 
-/// Reports only the first error: a run does not end because its metrics cannot be written.
+/// Reports only the first error, since a run must not end because its metrics cannot be written.
 void MetricsExporter::write_file() try {
   AtomicFile file(path_);
   file.write(as_bytes(to_prometheus(collect_())));

@@ -30,7 +30,7 @@ struct MetricsTarget {
 /// Throws InvalidArgument that names the option if there are fewer ports than ranks, or if the file cannot be written.
 void check(const MetricsTarget& target, int ranks);
 
-/// Exports metrics until it is destroyed. Replaces a file every five seconds and at the end.
+/// Exports metrics until it is destroyed. Replaces the file, if that is the target, every five seconds and at the end.
 class MetricsExporter {
  public:
   /// Calls `collect` on a separate thread. Throws EngineError that names the option if it cannot listen on the port.

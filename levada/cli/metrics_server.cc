@@ -92,7 +92,7 @@ void MetricsServer::run(int stop, const std::function<std::string()>& text) {
   }
 }
 
-/// Accepts a client, or disconnects it at once if it exceeds the limit. Returns false if it cannot be accepted.
+/// Accepts a client, or disconnects it immediately if it exceeds the limit. Returns false if it cannot be accepted.
 bool MetricsServer::accept_clients() {
   UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!client) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;

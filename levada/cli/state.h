@@ -1,4 +1,4 @@
-// A feed's state in a file, and stopping in an orderly way on SIGTERM.
+// Keeps a feed's state in a file, and stops a feed in an orderly way on SIGTERM.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 #include "levada/plan/delay_queue.h"
 
 namespace levada::cli {
-/// Where a feed resumes.
+/// The point at which a feed resumes.
 struct StartPoint {
   std::int64_t first_sample = 0;
   std::vector<DelayedSample> delayed = {};  ///< samples before first_sample that are still due
@@ -33,13 +33,13 @@ struct StateOptions {
 /// Keeps the state after the last used batch; rank 0 writes it. One thread at a time.
 class StateKeeper {
  public:
-  /// `state` is that before the first step. Options must be the same on all ranks.
+  /// `state` is the state before the first step. Options must be the same on all ranks.
   StateKeeper(Engine& engine, StateOptions options, Bytes state)
       : engine_(engine), options_(std::move(options)), state_(std::move(state)) {}
 
   /// Records that the batch of `step` has been used. Every `every` steps, waits until all ranks have used it and writes
-  /// the state: no rank is then behind the state on disk, so a job that resumes from it skips no sample. Collective.
-  /// Throws SourceError if the file cannot be written.
+  /// the state: no rank then lags the state on disk, so a job that resumes from it skips no sample. Collective. Throws
+  /// SourceError if the file cannot be written.
   void passed(std::int64_t step, const Bytes& state);
   /// Replaces the file atomically: it holds either this state or its previous content.
   void save();

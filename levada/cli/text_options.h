@@ -35,7 +35,7 @@ std::shared_ptr<const Tokenizer> open_named_tokenizer(const TokenizerChoice& cho
 /// Returns a function that shows the progress of reading and tokenizing on `line`, which must outlive it.
 std::function<void(const PrepareProgress&)> shown_by(report::ProgressLine& line);
 
-/// Returns the storage that the command reads when it makes no corpus.
+/// Returns the storage that the command reads without a corpus.
 Storage open_storage(const Extensions& extensions);
 
 struct CacheArguments {
