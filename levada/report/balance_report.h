@@ -16,7 +16,7 @@ struct BalanceReport {
 
   /// Returns the work of the busiest rank relative to its lower bound: 1 at best, and 1 without steps.
   double busiest() const;
-  /// Returns the same if each rank took equally many samples, in their order.
+  /// Returns the same ratio if each rank took the same number of samples, in order.
   double unbalanced() const;
   /// Returns the time of a step in which ranks wait for each other in each micro-batch, relative to its lower bound, if
   /// only work matters. 1 without steps.

@@ -35,7 +35,7 @@ struct Waits {
   std::size_t worst() const {
     return static_cast<std::size_t>(std::ranges::max_element(nanoseconds) - nanoseconds.begin());
   }
-  /// Returns the rank that caused most of the waiting of a kind; -1 if no rank stands out.
+  /// Returns the rank that caused more than half of the waiting of a kind, or -1 if there is none.
   int cause(std::size_t kind) const {
     const auto one =
         std::ranges::find_if(by_others[kind], [&](const auto& other) { return other.second > nanoseconds[kind] / 2; });
@@ -51,7 +51,7 @@ const PipelineReport* pipeline_of(const std::vector<PipelineReport>& pipelines, 
   return found == pipelines.end() ? nullptr : &*found;
 }
 
-/// Returns what happened while ranks waited, and what may help.
+/// Describes the activity that ranks waited for, and a possible remedy.
 std::string advice(TraceKind kind, int other) {
   const auto rank = other < 0 ? std::string("a reader") : fmt::format("rank {}", other);
   switch (kind) {

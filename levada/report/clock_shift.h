@@ -1,4 +1,4 @@
-// Converts times of several hosts to one clock: each host's steady clock counts from a different moment, such as its
+// Converts times of several hosts to one clock: each host's steady clock starts at a different moment, such as its
 // boot.
 #pragma once
 

@@ -24,7 +24,7 @@ struct FieldReport {
   bool operator==(const FieldReport&) const = default;
 };
 
-/// The share of one rank. Rank 0 gathers those of all ranks; see base/fields.h.
+/// One rank's part of the report. Rank 0 gathers those of all ranks; see base/fields.h.
 struct RankReport {
   int rank = 0;
   std::vector<std::pair<std::string, int>> coordinates;  ///< by axis
@@ -36,7 +36,7 @@ struct RankReport {
   double seconds = 0;         ///< from before the first batch to after the last one, without digest_seconds
   double digest_seconds = 0;  ///< time spent on digests
   bool is_reader = false;
-  std::uint64_t bytes_sent = 0;  ///< this and the next three: of a reader
+  std::uint64_t bytes_sent = 0;  ///< this and the next three: counters of a reader
   std::uint64_t bytes_read = 0;
   std::uint64_t bytes_consumed = 0;
   std::uint64_t prepare_bytes = 0;

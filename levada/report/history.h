@@ -10,7 +10,7 @@
 
 namespace levada::report {
 
-/// Returns the name of a use of time as the legend shows it: "reading storage".
+/// Returns a kind's name as the legend shows it: "reading storage".
 std::string_view describe(TraceKind kind);
 
 /// Returns the spans of one thread flattened: each moment belongs only to the innermost span. Sorted by time.
@@ -24,11 +24,11 @@ std::vector<TraceSpan> innermost(const Trace& trace, TraceThread thread);
 /// First thins all traces to the largest stride among them, so that a wait and its cause are both present.
 std::vector<Trace> explain_waits(std::vector<Trace> traces);
 
-/// The time of one thread of one rank, in equal parts of the whole time.
+/// The time of one thread of one rank, divided into equal parts.
 struct TimelineRow {
   int rank = 0;
   TraceThread thread = TraceThread::step;
-  /// Nanoseconds of each kind in each part. If steps are left out, parts are covered only partly.
+  /// Nanoseconds of each kind in each part. If steps are left out, the spans cover the parts only partially.
   std::vector<std::array<double, trace_kinds>> parts;
   std::array<double, trace_kinds> total{};  ///< over all parts
 };

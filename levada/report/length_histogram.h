@@ -9,12 +9,12 @@
 
 namespace levada::report {
 
-/// Counts lengths of 0 or more, any number of them, in memory of fixed size. A value.
+/// Counts any number of non-negative lengths in memory of fixed size. A value.
 class LengthHistogram {
  public:
   struct Row {
     std::int64_t from = 0, to = 0;  ///< lengths, both inclusive
-    std::int64_t count = 0;         ///< number of things with such a length
+    std::int64_t count = 0;         ///< number of items with such a length
     std::int64_t total = 0;         ///< sum of their lengths
     bool operator==(const Row&) const = default;
   };
@@ -26,7 +26,7 @@ class LengthHistogram {
   std::int64_t shortest() const { return count_ == 0 ? 0 : shortest_; }
   std::int64_t longest() const { return longest_; }
   double mean() const { return count_ == 0 ? 0 : static_cast<double>(total_) / static_cast<double>(count_); }
-  /// Returns a length that about this share of the things do not exceed: exact below 32, otherwise within 1/32.
+  /// Returns the length that this share of the items does not exceed: exact below 32, otherwise within 1/32.
   std::int64_t quantile(double share) const;
   /// Returns all lengths in rows that grow by a constant factor: the finest division into at most `most` >= 2 rows.
   std::vector<Row> rows(std::size_t most) const;

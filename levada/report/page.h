@@ -1,7 +1,7 @@
 // A page for a browser that shows what happened in a feed or a pipeline: one file that loads nothing from elsewhere.
 //
-// The page is page.html with page.css and page.js, which the build embeds in the library. It draws itself from the JSON
-// that it carries. Only one table of that JSON grows with the number of ranks.
+// The page is page.html with page.css and page.js, which the build embeds in the library. Its script draws the page
+// from the JSON embedded in it. Only one table of that JSON grows with the number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ struct FeedHistory {
   std::vector<Trace> traces;       ///< by rank, as returned by explain_waits(); empty if nothing was recorded
   std::vector<FeedEdge> edges;
   std::vector<PipelineReport> pipelines;  ///< pipelines that ranks read from
-  std::string error;                      ///< reason for which the feed failed; empty if it did not
+  std::string error;                      ///< reason that the feed failed; empty if it did not
 };
 
-/// Returns a finding, such as "Ranks waited 34% of the time, 91% of that while rank 0 was reading storage: ...", and
-/// what may help. If that rank reads from a pipeline, the pipeline's finding follows. Empty without traces.
+/// Returns a finding, such as "Ranks waited 34% of the time, 91% of that while rank 0 was reading storage: ...", and a
+/// possible remedy. If that rank reads from a pipeline, the pipeline's finding follows. Empty without traces.
 std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& traces,
                             const std::vector<PipelineReport>& pipelines = {});
 

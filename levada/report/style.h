@@ -31,14 +31,15 @@ class Style {
   bool colored_ = false;
 };
 
-/// Returns the table with its head in bold; every line begins with `indent` and ends with a newline.
+/// Returns the table with its header in bold; every line begins with `indent` and ends with a newline.
 std::string to_string(const TextTable& table, const std::vector<bool>& right, const Style& style,
                       const std::string& indent = "");
 
 /// Returns a line such as "  data   1,024 tokens in 8 samples", with the name in bold and padded to `width`.
 std::string fact(const Style& style, std::string_view name, std::size_t width, std::string_view value);
 
-/// Returns a bar of length `share` * `columns`, in eighths of a column. A share that is small but not zero is a sliver.
+/// Returns a bar of length `share` * `columns`, in eighths of a column. A small share that is not zero is drawn as a
+/// sliver.
 std::string bar_of(double share, std::size_t columns);
 
 }  // namespace levada::report

@@ -35,7 +35,8 @@ std::string name_of(const TraceSpan& span) {
   return std::string(describe(span.kind));
 }
 
-/// A process of a pipeline. Its tracks are numbered consecutively: first that of the process, then those of its stages.
+/// A process of a pipeline. Its tracks are numbered consecutively: first the track of the process, then those of its
+/// stages.
 struct PipelineTracks {
   const PipelineReport& pipeline;
   const ProcessReport& process;
@@ -62,7 +63,7 @@ std::string name_of(const PipelineTracks& tracks, const StageSpan& span) {
   return "nothing to do";
 }
 
-/// Writes the events one by one: there may be a million.
+/// Writes the events one by one, because there may be a million.
 class Events {
  public:
   explicit Events(std::int64_t zero_ns) : zero_ns_(zero_ns) {}
