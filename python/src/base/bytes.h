@@ -1,4 +1,4 @@
-// Conversions between Python's bytes and ours.
+// Conversions between Python's bytes and Levada's.
 #pragma once
 
 #include <nanobind/nanobind.h>

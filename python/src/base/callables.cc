@@ -38,7 +38,7 @@ class Calls {
     return false;
   }
   void end() { --count_; }
-  /// Lets no further call begin, and waits up to ten seconds for those in progress.
+  /// Prevents further calls from beginning, and waits up to ten seconds for those in progress.
   void finish() {
     constexpr auto moment = std::chrono::milliseconds(1);
     const auto deadline = Deadline::after(std::chrono::seconds(10));

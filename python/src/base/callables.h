@@ -10,8 +10,9 @@
 
 namespace levada::python {
 
-/// A call into Python from a thread that may outlive the interpreter. Holds the GIL if the interpreter still runs.
-/// Without this, a thread that acquires the GIL after the interpreter has ended is terminated, and the process with it.
+/// A call into Python from a thread that may outlive the interpreter. Holds the GIL if the interpreter is still
+/// running. Without this class, a thread that acquired the GIL after the interpreter has ended would be terminated, and
+/// the process with it.
 class PythonCall {
  public:
   PythonCall();
@@ -24,7 +25,7 @@ class PythonCall {
   std::optional<nanobind::gil_scoped_acquire> gil_;
 };
 
-/// Makes the interpreter wait at exit for the calls in progress; no call can begin afterwards. Call it once.
+/// Makes the interpreter wait at exit for the calls in progress; no call can begin afterwards. Must be called once.
 void finish_calls_at_exit();
 
 /// Deletes objects that hold Python objects, on any thread. Leaks them once the interpreter has ended.

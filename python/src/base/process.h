@@ -8,7 +8,7 @@
 
 namespace levada::python {
 
-/// Returns getpid() without a system call: it is read once, and again in each child of fork().
+/// Returns getpid() without a system call: the id is read once, and again in each child of fork().
 inline pid_t current_process() {
   static std::atomic<pid_t> current = [] {
     ::pthread_atfork(nullptr, nullptr, [] { current = ::getpid(); });

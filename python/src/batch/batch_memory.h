@@ -17,8 +17,8 @@
 namespace levada::python {
 
 /// Allocates Blocks of an engine, one for each batch that a thread makes. A batch ends when one of its tensors is found
-/// in what a feed is given; the next batch's Block is at least as large. If there is no room, and in a forked child,
-/// tensors are in ordinary memory. Any thread; never blocks.
+/// among those passed to a feed; the next batch's Block is at least as large. If there is no room, and in a forked
+/// child, tensors are in ordinary memory. Thread-safe; never blocks.
 class BatchMemory {
  public:
   explicit BatchMemory(const std::shared_ptr<Engine>& engine) : engine_(engine) {}
@@ -33,7 +33,7 @@ class BatchMemory {
     std::shared_ptr<Block> block;
     std::size_t used = 0;  ///< bytes taken by tensors
   };
-  /// Returns the Block that contains `address`, or nothing if none of these does. Ends its batch.
+  /// Returns the Block that contains `address` and ends its batch. Returns nothing if no Block contains it.
   std::optional<Place> find(const std::byte* address);
 
  private:
@@ -60,7 +60,7 @@ class BatchMemory {
   std::size_t expected_ = 0;                                    ///< expected bytes of the next batch
 };
 
-/// Owners whose destructors take the GIL, set aside by threads that should not wait for it. Any thread.
+/// Owners whose destructors take the GIL, set aside by threads that should not wait for it. Thread-safe.
 class Spent {
  public:
   /// Returns a stand-in for `owner`, which is set aside when the last copy of the result is destroyed.

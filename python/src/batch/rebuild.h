@@ -23,9 +23,9 @@ enum class Shown {
 
 class Recipe;
 
-/// Rebuilds what to_tree() took apart. Work that is common to batches of one structure takes longer than building a
-/// batch and is done once, so keep this object from batch to batch. One thread at a time, with the GIL; destroy it with
-/// the GIL, too.
+/// Rebuilds the batches that to_tree() took apart. Work that is common to batches of the same structure takes longer
+/// than building a batch and is done once, so keep this object from batch to batch. Used by one thread at a time, with
+/// the GIL, and destroyed with the GIL.
 class Rebuilder {
  public:
   /// Tensors that to_tree() did not make become `others`.

@@ -44,7 +44,7 @@ std::string text_of(nb::handle value) {
   return nb::cast<std::string>(nb::str(value));
 }
 
-/// Returns what a caller should give in place of an array or tensor of a derived class.
+/// Returns the expression that a caller should pass in place of an array or tensor of a derived class.
 std::string plain_form(nb::handle value) {
   return text_of(nb::module_::import_("levada.batch.memory").attr("plain_form")(value));
 }

@@ -12,7 +12,7 @@
 
 namespace levada::python {
 
-/// The Python type of a tensor, which it gets back.
+/// The Python type of a tensor, to which it is converted back.
 enum class TensorKind : char {
   array = 'n',   ///< numpy.ndarray; also any other DLPack producer
   scalar = 's',  ///< numpy.generic, such as numpy.float32(1)
@@ -38,7 +38,7 @@ constexpr bool is_torch(TensorKind kind) {
 class TensorLibraries {
  public:
   TensorLibraries() { look_again(); }
-  /// Finds libraries that have been imported since.
+  /// Finds libraries that have been imported in the meantime.
   void look_again();
 
   /// Returns whether `value` is a tensor of a library or a DLPack producer, and sets `kind`.
@@ -50,7 +50,7 @@ class TensorLibraries {
   /// Returns the kind of such a tensor, whose elements are `view`.
   TensorKind torch_kind(nanobind::handle value, const TensorView& view) const;
   /// Returns the elements of a tensor of torch's own class, in this machine's memory, valid as long as `value` is held.
-  /// Returns nothing for any other object, which from_python() accepts or refuses.
+  /// Returns nothing for any other object, which from_python() accepts or rejects.
   std::optional<TensorView> plain_view(nanobind::handle value) const;
   /// Returns the same as a Tensor that keeps `value` alive; its owner may be destroyed on any thread.
   std::optional<Tensor> plain_tensor(nanobind::handle value) const;

@@ -267,7 +267,7 @@ nb::object unpack(const nb::bytes& message, bool allow_pickle) {
   return from_message(view_of(message), allowed_in_batches(allow_pickle));
 }
 
-/// Movable only; Python needs a type of its own for that.
+/// A move-only FieldDigests, for which Python's bindings need a separate type.
 struct Digests : cli::FieldDigests {
   Digests() = default;
   Digests(Digests&&) = default;

@@ -38,8 +38,8 @@ std::optional<Leaf> plain_leaf(nanobind::handle value, const std::function<std::
 /// for other bytes, and what Rebuilder throws. With the GIL.
 nanobind::object from_message(ByteView message, Allowed allowed);
 
-/// The Python objects needed to take batches apart, whose lookup takes longer than that. Keep it from batch to batch,
-/// and destroy it with the GIL.
+/// The Python objects needed to take batches apart. Looking them up takes longer than taking a batch apart, so keep
+/// this object from batch to batch, and destroy it with the GIL.
 struct BatchClasses {
   BatchClasses();
 

@@ -15,7 +15,8 @@ struct NamedCorpus {
   CorpusOptions options;
 };
 
-/// Builds it from the fields of levada.Corpus, all of which must be present. With the GIL. Throws InvalidArgument.
+/// Builds a corpus from the fields of levada.Corpus, all of which must be present. With the GIL. Throws
+/// InvalidArgument.
 NamedCorpus corpus_of(const nanobind::kwargs& given);
 
 }  // namespace levada::python

@@ -9,7 +9,7 @@
 
 namespace levada::python {
 
-/// `given` is a levada._levada.Tokenizer. With the GIL.
+/// Returns the tokenizer in `given`, a levada._levada.Tokenizer. With the GIL.
 std::shared_ptr<const Tokenizer> tokenizer_of(nanobind::handle given);
 
 }  // namespace levada::python

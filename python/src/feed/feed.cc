@@ -33,9 +33,9 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// How long leaving waits for a batch that a Python iterator is making.
+/// The time for which leaving waits for a batch that a Python iterator is making.
 constexpr Duration grace = std::chrono::milliseconds(500);
-/// How long close() waits for another thread's next().
+/// The time for which close() waits for another thread's next().
 constexpr Duration patience = std::chrono::seconds(5);
 
 /// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child, in a signal handler,
@@ -112,7 +112,7 @@ class Pass {
     return content && feed_ ? nb::make_tuple(rebuilder_.rebuild(*content)) : nb::object(nb::none());
   }
 
-  /// `reason` describes the exception that makes this rank leave.
+  /// Closes the feed. `reason` describes the exception that makes this rank leave.
   void close(const EscapedText& reason = {}) {
     if (current_process() != process_) {
       if (feed_) static_cast<void>(new auto(std::move(feed_)));  // leaked: its threads belong to the parent

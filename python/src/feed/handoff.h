@@ -27,20 +27,20 @@ struct ItemMark {
   std::uint64_t digest = 0;  ///< item_digest(), or an odd number that identifies what the loader made it of
 };
 
-/// A loader's state, which only the rank that reads understands. Opaque bytes to all other ranks.
+/// A loader's state, which only the rank that reads understands; all other ranks treat it as opaque bytes.
 struct LoaderState {
   Bytes message;
   std::string failure;  ///< reason why there is no message; empty if there is one
 };
 
-/// A Source whose items another thread or a function makes on request, one at a time: the items of a Python iterator.
-/// An item is `samples` samples of the Source: one batch, or a global one for several ranks. The reading thread does
-/// not need the GIL, and stop() releases it even if the other thread is stuck.
+/// A Source whose items, those of a Python iterator, are made on request and one at a time by another thread or by a
+/// function. An item consists of `samples` samples of the Source: one batch, or a global batch for several ranks. The
+/// reading thread does not need the GIL, and stop() unblocks it even if the other thread is stuck.
 class Handoff : public Source {
  public:
   /// `position` is the number of items that the iterator has already returned. `activity` describes it in the text of a
   /// Timeout. `counts_rows`: whether an item's samples are the rows of its first tensor; the last item may then have
-  /// fewer. `cuts_rows`: whether every tensor is cut along dim 0, so that all must have equally many rows.
+  /// fewer. `cuts_rows`: whether every tensor is cut along dim 0, so that all must have the same number of rows.
   /// `is_by_number` is that of the Source.
   Handoff(std::int64_t samples, std::int64_t position, std::string activity, bool counts_rows, bool cuts_rows = false,
           bool is_by_number = false)
@@ -62,8 +62,8 @@ class Handoff : public Source {
     std::vector<std::int64_t> gathered;  ///< indexes into the items taken last, for one item made of them
     bool repeats = false;
   };
-  /// Called by the one making thread. Blocks until something is wanted; returns nothing if nothing will be wanted
-  /// again.
+  /// Called by the only making thread. Blocks until something is requested; returns nothing if there will be no further
+  /// requests.
   std::optional<Wanted> wanted();
   /// An item of an iterator.
   struct Item {
@@ -73,11 +73,11 @@ class Handoff : public Source {
     std::int64_t since = 0;                   ///< items made after that state, including this one
     std::uint64_t digest = 0;                 ///< as in ItemMark
   };
-  /// Sets the item that give() delivers. Its tensors may be in memory that is reused once another item is wanted.
+  /// Sets the item that give() delivers. Its tensors may be in memory that is reused once another item is requested.
   void prepare(Item item) { prepared_ = std::move(item); }
   void give();
-  /// Answers with the sizes of the items that were taken, fewer than requested only at the end. `state` and `since` are
-  /// those of an Item; `digest` is that of the last item.
+  /// Responds with the sizes of the items that were taken, fewer than requested only at the end. `state` and `since`
+  /// are those of an Item; `digest` is that of the last item.
   void report_sizes(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since,
                     std::uint64_t digest);
   /// Reports that the making side skips items to find its position: item `number` of `all` is next. `number` = `all` at
@@ -88,19 +88,19 @@ class Handoff : public Source {
   /// Reports that the iterator raised.
   void fail(ErrorKind kind, std::string message);
 
-  /// Sets the making side to a function that the reading thread calls when an item is wanted. Call it before the first
-  /// read().
+  /// Sets the making side to a function that the reading thread calls when it needs an item. Must be called before the
+  /// first read().
   void make_by(std::function<void()> make) { make_ = std::move(make); }
-  /// Sets a function that the reading thread calls from time to time while another thread takes long to make an item.
+  /// Sets a function that the reading thread calls periodically while another thread takes long to make an item.
   void on_stalled(std::function<void()> stalled) { stalled_ = std::move(stalled); }
-  /// Sets the memory in which the iterator's tensors may be made. Call it before the first read().
+  /// Sets the memory in which the iterator's tensors may be allocated. Must be called before the first read().
   void set_memory(std::shared_ptr<BatchMemory> memory) { batch_memory_ = std::move(memory); }
   const std::shared_ptr<BatchMemory>& batch_memory() const { return batch_memory_; }
-  /// Python objects that the reading thread no longer needs.
+  /// Returns the Python objects that the reading thread no longer needs.
   const std::shared_ptr<Spent>& spent() const { return spent_; }
 
-  /// Ends all requests after `grace`: wanted() returns nothing, and a read() that still waits is abandoned. Any thread.
-  /// Does nothing in a forked child, where the lock may be held by a thread that does not exist.
+  /// Ends all requests after `grace`: wanted() returns nothing, and a read() that still waits is abandoned. May be
+  /// called on any thread. Does nothing in a forked child, where the lock may be held by a thread that does not exist.
   void stop(Duration grace);
 
   std::optional<std::int64_t> size() const override;
@@ -111,8 +111,7 @@ class Handoff : public Source {
   bool is_comparable(const Leaf& leaf) const override { return !is_pickle(leaf); }
   std::string difference_remedy() const override;
   void on_wait(std::function<void()> waiting) override { waiting_ = std::move(waiting); }
-  /// Returns an IterableCursor. Includes its state in cursors of the first `next` after it was given; later ones omit
-  /// it.
+  /// Returns an encoded IterableCursor. Only cursors for the first `next` after a state was given include that state.
   Bytes cursor(std::int64_t next) const override;
   std::string activity() const override;
   ReadStats stats() const override { return {}; }
@@ -132,7 +131,7 @@ class Handoff : public Source {
   std::optional<T> expect(Wanted wanted);
   /// Returns the tree of an item, and passes its memory on to `memory`.
   Tree adopt(Item item, Memory& memory) const;
-  /// Throws InvalidArgument if a tensor has another number of rows than the first one.
+  /// Throws InvalidArgument if a tensor does not have as many rows as the first one.
   void expect_rows(const Tree& item) const;
   void keep_state(std::optional<LoaderState> state, std::int64_t since);
   /// Waits until something has changed, `stop_` is due, or it is time to call waiting_, and stalled_ from `stalled` on.
@@ -170,11 +169,11 @@ class Handoff : public Source {
 
 /// A position at which a run of an iterable resumes: the content of Handoff::cursor().
 struct IterableCursor {
-  std::int64_t next = 0;             ///< first item not yet given out, or first row if samples are rows
+  std::int64_t next = 0;             ///< first item not yet delivered, or first row if samples are rows
   std::int64_t position = 0;         ///< items given when the iterator was asked for its state
   std::optional<LoaderState> state;  ///< empty if it is in an earlier cursor, or if the iterator has none
   bool is_counted = false;           ///< whether the iterator has no state
-  ItemMark mark = {};                ///< mark of the last item given out
+  ItemMark mark = {};                ///< mark of the last item delivered
 
   Bytes encode() const;
   /// Returns whether the bytes are an IterableCursor and not a corpus's cursor.

@@ -105,7 +105,7 @@ std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& 
   return {cursor.next, cursor.position, from_message(cursor.state->message, allowed_in_states(allow_pickle))};
 }
 
-/// A placeholder for a source that this rank could not open: every rank raises its error at the first step.
+/// A placeholder for a source that this rank could not open. Every rank raises its error at the first step.
 class Unopened final : public Source {
  public:
   Unopened(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}

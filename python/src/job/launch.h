@@ -26,8 +26,8 @@ class Membership {
   }
   Membership(Membership&&) = default;
   Membership& operator=(Membership&&) = delete;
-  /// Call it with the GIL, which it releases: the engine may wait for messages, and the threads that deliver them need
-  /// the GIL.
+  /// Must be called with the GIL, which it releases: the engine may wait for messages, and the threads that deliver
+  /// them need the GIL.
   ~Membership() {
     if (!engine_) return;
     const nanobind::gil_scoped_release released;
@@ -54,7 +54,8 @@ class Membership {
   }
   /// Calls Exchange::skip(). With the GIL.
   void skip_exchange() { exchange()->skip(); }
-  /// Returns the memory in which this process makes batches for feeds of this job. In any process, also after leave().
+  /// Returns the memory in which this process makes batches for feeds of this job. May be called in any process, even
+  /// after leave().
   const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
   void leave() {
     if (current_process() != process_) return;

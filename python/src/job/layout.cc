@@ -101,7 +101,7 @@ Json placements_of(nb::handle value) {
 
 using StageTable = std::map<std::string, std::vector<int>>;
 
-/// Goes through JSON, whose reader validates names, patterns and stages.
+/// Builds a Layout by way of JSON, whose reader validates names, patterns and stages.
 Layout layout_of(const nb::object& fields, nb::handle otherwise, const std::vector<std::string>& optional,
                  const std::optional<StageTable>& stages, const std::string& name) {
   Json rules = Json::object(), coordinates = Json::object();

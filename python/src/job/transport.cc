@@ -125,13 +125,13 @@ class PythonTransport final : public p2p::Transport {
 
  private:
   static constexpr int headers_tag = 1, bodies_tag = 2;
-  /// Amount sent before the transport waits for completion, so that it seldom wakes for small frames.
+  /// The amount sent before the transport waits for completion, so that it rarely wakes for small frames.
   static constexpr std::size_t max_unsettled = 32, max_unsettled_bytes = 1 << 20;
 
   nb::object tensor_of(const Lease& bytes) {
     return bytes.bytes.empty() ? nb::none() : transport_.attr("from_numpy")(shown(bytes));
   }
-  /// Returns whether the peer can be reached; if not, settle() finds out why.
+  /// Returns whether the peer can be reached; if not, settle() determines why.
   bool send_part(int peer, const nb::object& tensor, int tag) {
     nb::list tensors;
     tensors.append(tensor);

@@ -34,7 +34,7 @@ inline void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
 }
 
-/// Calls check_signals() at most twenty times a second, since that takes the GIL. One thread at a time.
+/// Calls check_signals() at most twenty times a second, since each call takes the GIL. Used by one thread at a time.
 class SignalPoll {
  public:
   void operator()() {
@@ -75,7 +75,7 @@ auto interruptible(Work work, Interrupt interrupt) {
 
 /// Calls `work` on this thread with the job's engine and a poll for its waits (WaitFor::poll), and returns its result.
 /// If a signal handler raises, aborts the group, so that no rank waits for this one, and throws the exception. `what`
-/// names the operation in the abort message. Call it with the GIL, which it releases.
+/// names the operation in the abort message. Must be called with the GIL, which it releases.
 template <typename Work>
 auto interruptible_on(const Membership& job, const std::string& what, Work work) {
   const auto engine = job.shared();

@@ -1,4 +1,4 @@
-// Exceptions that Python raises in a stage: how they travel between processes and are raised again.
+// Transfers exceptions that Python raises in a stage to another process, and raises them again there.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -21,7 +21,7 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// Smaller buffers go through the pickle: a separate buffer costs more.
+/// Smaller buffers are stored in the pickle, because a separate buffer costs more.
 constexpr Py_ssize_t smallest_buffer = 1024;
 
 /// The kind of Arrays that contain a torch tensor; 0 if all are returned as numpy's.
@@ -86,7 +86,7 @@ class Sink {
     append(static_cast<const char*>(view.buf), view.len);
     PyBuffer_Release(&view);
   }
-  /// Returns whether the buffer goes through the pickle.
+  /// Returns whether the buffer is stored in the pickle.
   bool keep(nb::handle buffer) {
     Py_buffer view;
     if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_FULL_RO) != 0) throw nb::python_error();
@@ -110,8 +110,9 @@ class Sink {
   }
 };
 
-/// Finds out whether two items contain the same object. If they were pickled together they would still share it in the
-/// other process when they share a message, and a stage that writes to one item would change the other.
+/// Determines whether two items contain the same object. If such items were pickled together, they would share the
+/// object in the other process as well, but only within one message, and a stage that writes to one item would change
+/// the other.
 class SharedObjects {
  public:
   bool are_in(std::span<const pipeline::Item> items) {
@@ -232,7 +233,7 @@ class PythonItemTraits::Pickler {
     const nb::object& clear_memo;
   };
 
-  /// Updates the dispatch table with copyreg's reducers, and with those for tensors once torch is imported.
+  /// Updates the dispatch table with copyreg's reducers and, once torch is imported, those for tensors.
   void know_reducers() {
     const auto others = nb::len(copyreg_);
     const bool has_torch = !imported("torch").is_none();

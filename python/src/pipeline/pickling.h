@@ -12,8 +12,8 @@
 namespace levada::python {
 
 /// Pickles many items together, with protocol 5, unless they share objects: on arrival, no two items share an object.
-/// Memory of tensors and arrays is transferred next to the pickle, and unpacked tensors view the memory in which it was
-/// received. With or without the GIL.
+/// The memory of tensors and arrays is transferred outside the pickle, and unpacked tensors view the memory in which it
+/// was received. With or without the GIL.
 class PythonItemTraits final : public pipeline::ItemTraits {
  public:
   PythonItemTraits();

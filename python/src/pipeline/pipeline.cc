@@ -95,8 +95,8 @@ void serve(const Membership& job, const Graph& graph, nb::handle options, Place 
 /// How long close() waits for another thread's next().
 constexpr Duration patience = std::chrono::seconds(5);
 
-/// The consumer of a pipeline. Python may use it on any thread and in a signal handler; in a forked child it is left
-/// alone. One thread at a time takes items. Other threads may pause, resume, close and ask for statistics concurrently.
+/// The consumer of a pipeline. Python may use it on any thread and in a signal handler; a forked child does not touch
+/// it. One thread at a time takes items. Other threads may pause, resume, close and ask for statistics concurrently.
 /// The GIL guards its state, except for members that say otherwise.
 class Consumer {
  public:
@@ -178,7 +178,7 @@ class Consumer {
     consumer.resume();
   }
   bool paused() const { return consumer().paused(); }
-  /// Returns whether the epoch is over; call it if next() returns nothing.
+  /// Returns whether the epoch is over. Called if next() returns nothing.
   bool is_over() const { return is_over_; }
   /// Returns the number of items of this epoch that have been returned, and the latest exact cursor with the number of
   /// items at which it was saved; the cursor is None at the first item. The numbers are equal unless a stage in this
@@ -194,8 +194,9 @@ class Consumer {
     return {given_, items, plain};
   }
 
-  /// Ends the call in progress on another thread and lets no further call begin. Returns false in a signal handler that
-  /// has interrupted this thread's own call: the caller of that must then close the run, as must_close() tells it.
+  /// Ends the call in progress on another thread and prevents further calls. Returns false in a signal handler that has
+  /// interrupted a call on this thread. The caller of that interrupted call must then close the run, as must_close()
+  /// indicates.
   bool begin_close() {
     closing_ = true;
     must_close_ = taking_.is_mine();
@@ -207,9 +208,9 @@ class Consumer {
     if (taking_.is_free()) return;
     throw Timeout("another thread does not come out of a stage of this pipeline, which therefore cannot be closed");
   }
-  /// Returns true once for each begin_close() that left closing to the caller.
+  /// Returns true once for each begin_close() that left the closing to the caller.
   bool must_close() { return std::exchange(must_close_, false); }
-  /// Call it after both of these. Returns whether all processes have answered in time.
+  /// Must be called after begin_close() and await_others(). Returns whether all processes have answered in time.
   bool shutdown(double grace) {
     const nb::gil_scoped_release released;
     return consumer().shutdown(duration_of(grace));
@@ -285,7 +286,7 @@ class Consumer {
   }
   /// Returns whether a cursor after the last returned item can be saved.
   bool has_place() const { return has_begun_ && !consumer_->lost_place(); }
-  /// Saves a resume point from time to time, using at most 1% of the time.
+  /// Saves a resume point periodically, using at most 1% of the time.
   void keep_resume_point(const pipeline::Consumer& consumer) {
     const auto begun = Clock::now();
     if (begun < next_resume_point_) return;
@@ -377,8 +378,8 @@ std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& grap
 /// One epoch as an iterator. It is over when the next epoch begins.
 class Epoch {
  public:
-  /// `run` owns the consumer. Its _on_engine_error() raises the reason for which a process ended, or returns the
-  /// consumer that takes over.
+  /// `run` owns the consumer. Its _on_engine_error() raises the reason that a process ended, or returns the consumer
+  /// that takes over.
   Epoch(nb::object run, std::shared_ptr<Consumer> consumer)
       : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
 

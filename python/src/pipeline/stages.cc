@@ -113,8 +113,8 @@ class PythonIterator : public pipeline::Iterator {
     nb::object iterator, state_dict;
     std::int64_t at = 0;
   };
-  /// Opens the iterable at `start`: at its state if it has one, otherwise at its item number or as close before that as
-  /// it can.
+  /// Opens the iterable at `start`: at its state if it has one, otherwise at its item number or as close before it as
+  /// possible.
   virtual Opened make(const Position& start) = 0;
   nb::object rebuilt(const Bytes& state) const {
     return Rebuilder(allowed_in_states(allow_pickle_)).rebuild(pipeline::unpack_cursor(state));
@@ -126,7 +126,7 @@ class PythonIterator : public pipeline::Iterator {
             .state_dict = nb::getattr(iterable, "state_dict", nb::none()),
             .at = start.state ? start.num_outputs : 0};
   }
-  /// Returns the cursors of its inputs, even while it is not open: they determine which items it has yet to read.
+  /// Returns the cursors of its inputs, even while it is not open, since they determine which items it has yet to read.
   virtual std::vector<Cursor> save_inputs() const { return {}; }
 
   const Position& start() const { return start_; }

@@ -12,7 +12,7 @@
 
 namespace levada::python {
 
-/// Whether an iterable divides its items itself, and whether its part is then every n-th item.
+/// Whether an iterable divides its items among processes, and if so, whether its part is every n-th item.
 enum class DividesItself { no, in_parts, in_turns };
 
 /// Returns an iterable as a source. `open` is its levada.pipeline.sources.SourceOpener. `allow_pickle`, here and below:

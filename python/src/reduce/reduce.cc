@@ -205,7 +205,7 @@ class PythonBucketer {
   }
 
  private:
-  /// The caller must keep it alive until its call has ended.
+  /// Returns the bucketer, which the caller must keep alive until its call has ended.
   std::shared_ptr<Bucketer> open() const {
     if (current_process() != process_) {
       throw Unsupported("this process was forked from the one that made this ReduceScatter; make a new one");

@@ -121,7 +121,7 @@ void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vec
   cli::write_history(files.names, files.report, std::move(files.history));
 }
 
-/// Collective: rank 0 writes the files. Every rank returns once they exist, or raises the reason for which they do not.
+/// Collective: rank 0 writes the files. Every rank returns once they exist, or raises the reason that they do not.
 void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict& feed, const nb::dict& rank,
                         const nb::bytes& trace, const std::optional<nb::bytes>& pipeline, const std::string& page,
                         const std::string& trace_file, double timeout) {
