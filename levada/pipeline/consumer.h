@@ -45,7 +45,7 @@ class Consumer {
   bool ended() const { return ended_; }
   /// Lets next() return at most `items` more items until resume(). Processes still make items ahead.
   void limit(std::int64_t items);
-  /// Stops all processes from making items ahead, except the one that each Prefetch is making, until resume(). The
+  /// Stops all processes from making items ahead, except the item that each Prefetch is making, until resume(). The
   /// pipeline is paused even if this throws, for example because a process does not answer.
   void pause();
   void resume();

@@ -19,7 +19,7 @@ class ConsumerEndpoint {
   /// `process` and `log`, which may be null, must outlive it.
   ConsumerEndpoint(const Process& process, const Placement& placement, StageLog* log = nullptr);
 
-  // ---- Commands. They throw Timeout and PeerLost, naming the process.
+  // ---- commands, which throw Timeout and PeerLost that name the process
 
   /// Returns the cursor after the first `items` items, for a placement that is one-to-one.
   static Cursor cursor_behind(std::int64_t items);
@@ -100,14 +100,14 @@ class ConsumerEndpoint {
   Traffic traffic_;
   std::vector<ItemReceiver> receivers_;  ///< by worker
 
-  std::mutex issuing_;  ///< keeps commands in the order of their numbers
+  std::mutex issuing_;  ///< lock that keeps commands in the order of their numbers
   std::mutex receiving_acks_;
   mutable std::mutex control_;  ///< guards the acknowledgements
   std::shared_ptr<Channel> command_channel_;
   std::vector<std::shared_ptr<Channel>> ack_channels_;
   protocol::CommandLog command_log_;
   std::vector<protocol::Ack> last_acks_;  ///< by rank, from 1
-  std::vector<bool> left_;                ///< by rank, from 1: no more acknowledgements will arrive
+  std::vector<bool> left_;                ///< by rank, from 1: whether no more acknowledgements will arrive
   std::atomic<int> unstarted_;            ///< processes that have not sent their first acknowledgement
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 

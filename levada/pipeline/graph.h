@@ -79,7 +79,7 @@ struct Pack {
   std::int64_t sequence = 4096;
   Packing method = Packing::cut;
   std::int64_t buffer = 1000;                      ///< best fit: number of documents to choose from
-  std::int64_t pad_to = 1;                         ///< pads segments to multiples of it; divides sequence
+  std::int64_t pad_to = 1;                         ///< divisor of padded segment lengths; must divide sequence
   PartialRow partial = PartialRow::pad;            ///< for cut
   LongDocument too_long = LongDocument::cut;       ///< for best fit
   std::optional<std::int64_t> max_documents = {};  ///< best fit: limit per row; none: default_max_documents()

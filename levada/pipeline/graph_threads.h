@@ -88,7 +88,7 @@ class GraphThreads {
   void run(PrefetchThread& thread, const std::function<void()>& body);
   /// Stops `thread` and calls `join` to wait for its end.
   void stop(PrefetchThread& thread, const std::function<void()>& join);
-  /// Ends the graph: no item is needed any more, so its threads may stop whatever they are making.
+  /// Ends the graph. No more items are needed, so its threads may abandon the items in progress.
   void end() { over_ = true; }
   /// Returns whether the calling thread has to stop.
   bool must_stop() const { return must_stop(PrefetchThread::current()); }

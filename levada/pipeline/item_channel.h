@@ -92,7 +92,7 @@ class ItemSender {
   /// Returns the bytes queued since the last call.
   std::size_t take_bytes() { return std::exchange(bytes_, 0); }
 
-  /// Either memory of this many bytes, or room in a channel.
+  /// The resource for which a sender waits: memory of this many bytes, or room in a channel.
   struct Needs {
     std::size_t memory = 0;
     Channel* room = nullptr;

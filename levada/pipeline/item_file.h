@@ -22,7 +22,7 @@ struct ItemFileContents {
     std::uint64_t hash = 0;  ///< XXH3-64
     static auto fields(auto& self) { return std::tie(self.offset, self.bytes, self.items, self.hash); }
   };
-  std::string origin;  ///< describes how the items were made, for people and for comparison
+  std::string origin;  ///< description of how the items were made, for humans and for comparison
   std::vector<Chunk> chunks;
   static auto fields(auto& self) { return std::tie(self.origin, self.chunks); }
 };

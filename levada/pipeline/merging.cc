@@ -28,8 +28,8 @@ class MergingIterator : public StageIterator {
     return pulled([&] { return inputs_[input]->next(); });
   }
 
-  /// Whether inputs may be branches of a fork. Those must not be skipped one after the other, or they would be further
-  /// apart than the fork's buffer.
+  /// Returns whether inputs may be branches of a fork. Branches must not be skipped one after the other, since they
+  /// would then be further apart than the fork's buffer allows.
   bool is_behind_fork() const { return Reachability(context_->graph).follows<Fork>(number_); }
 
   std::vector<StagePtr> inputs_;

@@ -54,7 +54,8 @@ struct RuntimeOptions {
   std::atomic<Duration::rep>* snapshot_time = nullptr;
   /// Set to the number of each stage when it begins to work, to explain waits. May be null.
   std::atomic<int>* at = nullptr;
-  StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, must outlive the iterators
+  /// Records when stages make items and wait. May be null; must outlive the iterators.
+  StageLog* log = nullptr;
 };
 
 /// Opens the iterator of stage `end` and of the stages before it; each stage in `instead` is replaced by the given

@@ -58,7 +58,7 @@ class PipelineSource final : public levada::Source {
   SnapshotLog history_;
 };
 
-/// Returns a function that opens the epochs of a pipeline that runs in its own processes.
+/// Returns a function that opens the epochs of a pipeline that runs in separate processes.
 std::function<IteratorPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer);
 
 }  // namespace levada::pipeline

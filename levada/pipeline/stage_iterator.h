@@ -45,7 +45,7 @@ using GraphContextPtr = std::shared_ptr<GraphContext>;
 [[noreturn]] void throw_as_failed(const GraphContext& context, int stage, std::int64_t item);
 
 inline void count(std::atomic<std::int64_t>& counter, std::int64_t more = 1) {
-  // Only the stage's own thread writes.
+  // Only the stage's thread writes.
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 

@@ -25,12 +25,12 @@ struct ProcessOptions {
   /// Number of items after which a process saves its position; a resumed run may make this many again. 0: as often as
   /// one percent of the time allows.
   std::int64_t snapshot_every = 0;
-  bool ordered = false;  ///< keeps the order of a single process, whatever the stages
+  bool ordered = false;  ///< whether to keep the order of a single process, regardless of the stages
   std::uint64_t seed = 0;
   int rank = 0, ranks = 1;                      ///< rank in the job that the consumer belongs to, and its size
   Duration timeout = std::chrono::minutes(30);  ///< limit on the wait for an item or an acknowledgement
   Duration remind_after = Reminder::after;      ///< delay before the consumer's Reminder about one such wait
-  bool record = false;                          ///< records the activity of each process, for traces()
+  bool record = false;                          ///< whether to record the activity of each process, for traces()
 };
 
 /// A pipeline that a process runs, and the process's part in it. `engine` is null without workers.
