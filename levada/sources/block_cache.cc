@@ -366,7 +366,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   Blocks blocks_;
   std::list<Key> used_;  ///< the most recently read first
   std::vector<std::uint64_t> free_slots_;
-  std::uint64_t slots_used_ = 0;              ///< so far, including the free ones
+  std::uint64_t slots_used_ = 0;              ///< slots used so far, including those that are free again
   std::uint64_t ahead_ = 0;                   ///< number of blocks with is_ahead set
   std::deque<Range> ranges_;                  ///< announced and not yet fetched
   std::map<const Source*, Announced> files_;  ///< the open files

@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// Opens a file for reading, with further `flags` of open(2), without waiting for the writer of a pipe. Returns
+/// Opens a file for reading, with additional `flags` of open(2), without waiting for the writer of a pipe. Returns
 /// nothing, with errno set, if it cannot be opened. If the process is out of descriptors, first closes those held by
 /// Descriptor objects.
 std::shared_ptr<const UniqueFd> open_for_reading(const std::string& path, int flags = 0);

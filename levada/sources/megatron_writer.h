@@ -15,11 +15,11 @@ namespace levada {
 
 struct MegatronWriterOptions {
   DType dtype = dtypes::int32;   ///< an integer type
-  bool overwrite = false;        ///< replaces an existing data set
+  bool overwrite = false;        ///< whether to replace an existing data set
   bool lasting = true;           ///< false: a power failure may lose the names, until the folder is synchronized
   bool masks_loss = false;       ///< for int32: stores any number, also ~token; see TokenFileOptions::masks_loss
   mode_t mode = readable_mode;   ///< AtomicFile's
-  AtomicFile::Write write = {};  ///< replaces ::write in tests
+  AtomicFile::Write write = {};  ///< replacement for ::write in tests
 };
 
 /// Returns the largest token that the dtype can hold.
