@@ -22,23 +22,25 @@ struct SourceShare {
   double share = 0;         ///< fraction of the unit that weights refer to: all samples, or all tokens with a label
 };
 
-/// The documents of some files as samples. Text is tokenized once, into a TokenCache; an end-of-document token follows
-/// each document, and the tokenizer renders chats. .bin/.idx files are read as they are. Cut samples: documents are
-/// concatenated, and sequence i is tokens [i * S, i * S + S], of which the last is only a label. Packed samples: whole
-/// documents, several or one per sample, as described in docs/design/corpus.md. Sample g is, in epoch g / N, the
-/// sequence at g % N of that epoch's order; with several sources, a Mix decides which source it comes from. Samples
-/// depend only on the files' content and the options, not on file names or the machine.
+/// Serves the documents of files as numbered samples. Text is tokenized once, into a TokenCache; an end-of-document
+/// token follows each document, and the tokenizer renders chats. .bin/.idx files are read as they are.
+///
+/// Cut samples: documents are concatenated, and sequence i is tokens [i * S, i * S + S], of which the last is only a
+/// label. Packed samples: whole documents, several or one per sample, as described in docs/design/corpus.md. In epoch
+/// g / N, sample g is the sequence at g % N of that epoch's order; with several sources, a Mix decides which source it
+/// comes from. Samples depend only on the files' content and the options, not on file names or the machine.
 ///
 /// A batch is a dict of `tokens`, `labels`, `position_ids` (from 0 in each segment; a cut sequence is one segment), of
 /// type int64 or CorpusOptions::ids, and float32 `loss_mask` (1 if there is a label; in chats, if the label is to be
 /// learned), each [count, S]. Packed samples also have int32 `cu_seqlens` [count, M + 1] and `max_seqlen` [count]. On
 /// request, a bool `attention_mask` [count, 1, S, S] is added, as defined by Megatron: true if a token (row) must not
 /// attend to another one (column), that is, to later tokens and those of other segments. A packed row that gather()
-/// makes of M documents is like such a batch of one sample that is as long as the documents with their padding.
+/// makes from M documents is like such a batch of a single sample, which is as long as the documents with their
+/// padding.
 class Corpus final : public Source {
  public:
   /// Opens all files and tokenizes the texts that are not cached yet. `paths` names the files, as in expand_paths(), or
-  /// a single mix file. Throws SourceError if something cannot be read, InvalidArgument for options that cannot work,
+  /// a single mix file. Throws SourceError if a file cannot be read, and InvalidArgument for options that cannot work,
   /// such as a sequence longer than all the data.
   static Corpus open(std::vector<std::string> paths, CorpusOptions options = {});
   static Corpus open_mix(CorpusMix mix, CorpusOptions options = {});

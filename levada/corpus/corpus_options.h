@@ -28,7 +28,7 @@ struct CorpusOptions {
   bool each_once = false;  ///< each sample of each source once, ignoring a mix's weights; for evaluation
   Packing packing = Packing::cut;
   std::int64_t pad_to = 1;      ///< packed documents are padded to multiples of it; must divide sequence
-  bool attention_mask = false;  ///< adds `attention_mask` to each batch
+  bool attention_mask = false;  ///< whether to add `attention_mask` to each batch
   /// As in Megatron-LM, for cut documents: positions restart at 0 after each end-of-document token, the attention mask
   /// separates documents, and the loss mask is 0 at that token.
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
@@ -41,8 +41,9 @@ struct CorpusOptions {
   bool skip_bad = false;                 ///< whether to skip and count unusable .jsonl lines and empty texts
   double max_bad = 1;                    ///< maximum fraction of a text's lines that may be skipped
   std::vector<TextFormat> formats = {};  ///< formats of text in addition to .jsonl and .txt
-  bool resume_weights = false;  ///< resume() accepts a cursor with other weights; this corpus's apply from there on
-  std::string cache_dir = {};   ///< folder of the TokenCache; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
+  /// Whether resume() accepts a cursor with other weights; this corpus's weights apply from there on.
+  bool resume_weights = false;
+  std::string cache_dir = {};  ///< folder of the TokenCache; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
   /// Maximum size of the TokenCache; empty: half of its file system. Also the maximum size of each Corpus's cache of
   /// remote token files; empty: 16 GiB; never more than a quarter of the free space.
   std::optional<std::uint64_t> cache_bytes;

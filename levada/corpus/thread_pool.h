@@ -18,7 +18,7 @@ class ThreadPool {
 
   int size() const;
   /// Calls act(piece, member) once for each piece in [0, pieces); `member` in [0, size()) identifies the thread. Waits
-  /// for all pieces, then throws the exception of the first piece that failed. After a failure no further pieces begin.
+  /// for all pieces, then throws the exception of the first piece that failed. After a failure, no more pieces begin.
   /// Throws EngineError if the system does not allow a single additional thread.
   void run(std::size_t pieces, const std::function<void(std::size_t, std::size_t)>& act);
 
