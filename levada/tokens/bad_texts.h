@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// Thread-safe.
+/// Collects errors by text number. Thread-safe.
 class BadTexts {
  public:
   /// `text`: the number of the text.

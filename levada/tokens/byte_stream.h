@@ -11,7 +11,7 @@
 
 namespace levada {
 
-/// One thread at a time.
+/// A sequential stream of bytes. Used by one thread at a time.
 class ByteStream {
  public:
   virtual ~ByteStream() = default;

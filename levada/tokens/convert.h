@@ -23,7 +23,7 @@ struct ConvertOptions {
   TextOptions text = {};
   std::vector<TextFormat> formats = {};  ///< in addition to .jsonl and .txt
   int threads = 1;                       ///< threads that encode concurrently
-  bool overwrite = false;                ///< replaces an existing data set
+  bool overwrite = false;                ///< whether to replace an existing data set
   /// Receives the number of bytes read and their total. Called by one thread at a time. An exception aborts the
   /// conversion.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};

@@ -18,7 +18,7 @@ namespace levada {
 struct TextOptions {
   std::string text_field =
       {};                 ///< field of a .jsonl line, or column of a table; empty: "text", or "messages" for chats
-  bool skip_bad = false;  ///< skip lines that cannot be used, and count them
+  bool skip_bad = false;  ///< whether to skip and count lines that cannot be used
   bool chats = false;     ///< the field is a list, and the text is its JSON
   /// Memory that long texts are about to take. Shared by files that are read concurrently.
   std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
@@ -34,7 +34,7 @@ struct TextOptions {
 inline constexpr std::uint64_t max_line_bytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t max_text_bytes = std::uint64_t{1} << 30;
 
-/// One thread at a time, except stored_bytes().
+/// Reads the documents of one file. Used by one thread at a time, except stored_bytes().
 class TextReader {
  public:
   virtual ~TextReader() = default;

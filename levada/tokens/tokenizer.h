@@ -41,7 +41,7 @@ struct TokenIds {
   }
 };
 
-/// Thread-safe.
+/// Encodes texts as token ids. Thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
