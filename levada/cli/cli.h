@@ -16,7 +16,7 @@ namespace levada::cli {
 struct TokenizerChoice {
   std::string name;
   std::string chat_template = {};  ///< "own" or a file; empty if the data is text, not chats
-  bool special_tokens = false;     ///< adds the tokens that the tokenizer's template puts around each text
+  bool special_tokens = false;     ///< whether to add the tokens that the tokenizer's template puts around each text
 };
 
 /// Program-specific parts of the command.
@@ -32,7 +32,7 @@ struct Extensions {
 };
 
 /// Runs the command and returns its exit status: 0 for success, 1 for failure, 2 for bad usage, 128+N if signal N ended
-/// it. Prints an error as one sentence on standard error. Call it from main(), before any thread starts.
+/// it. Prints an error as one sentence on standard error. Must be called from main(), before any thread starts.
 int run(int argc, const char* const* argv, Extensions extensions = {});
 
 }  // namespace levada::cli

@@ -1,4 +1,4 @@
-// The hosts on which `plan` compares choices of readers: its options, and the comparison for people and programs.
+// The hosts on which `plan` compares choices of readers: its options, and the comparison as a table and as JSON.
 #pragma once
 
 #include <optional>

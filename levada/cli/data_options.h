@@ -35,7 +35,7 @@ struct DataArguments {
   int io_threads = 1;
   double io_limit = 0;  ///< MB/s of all readers together; 0 for no limit
   std::string tail = "drop";
-  bool eval = false;    ///< reads each sample exactly once, for evaluation
+  bool eval = false;    ///< whether to read each sample exactly once, for evaluation
   double max_bad = 1;   ///< maximum fraction of a text's lines that --skip-bad may skip
   std::string balance;  ///< cost by which steps are balanced; empty: tokens if max_tokens is set, otherwise none
   std::int64_t max_tokens = 0;  ///< per micro-batch; 0 for no micro-batches

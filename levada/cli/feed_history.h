@@ -17,7 +17,7 @@ namespace levada::cli {
 struct HistoryFiles {
   std::string report;  ///< a page; empty: none
   std::string trace;   ///< for Perfetto; empty: none
-  bool tell = true;    ///< prints their paths on standard error
+  bool tell = true;    ///< whether to print their paths on standard error
 
   bool wanted() const { return !report.empty() || !trace.empty(); }
 };

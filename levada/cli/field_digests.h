@@ -10,7 +10,7 @@
 
 namespace levada::cli {
 
-/// One thread at a time.
+/// Digests the fields of successive batches. Used by one thread at a time.
 class FieldDigests {
  public:
   /// Adds every tensor of `batch`.

@@ -9,7 +9,7 @@
 
 namespace levada::cli {
 
-/// Selects the options that --help shows. Call it after all options have been added.
+/// Selects the options that --help shows. Must be called after all options have been added.
 void show_first(CLI::App& command, const std::vector<std::string>& names);
 
 /// Returns the text of --help; `program` is the name before the subcommand's. The command cannot be used afterwards.

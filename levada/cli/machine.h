@@ -34,7 +34,7 @@ struct Machine {
   double host_copy_gb_s = 0;             ///< copy speed of all cores that this process may use, at most 8
   double wake_us = 0;                    ///< latency from waking a thread until it runs
   std::optional<double> message_us;      ///< latency of a small message over TCP; empty without a loopback network
-  std::vector<NetworkLink> links;        ///< by name; empty if the speed is known only outside, as in many containers
+  std::vector<NetworkLink> links;  ///< by name; empty if the speed is known only outside of it, as in many containers
 };
 
 /// Examines this machine; measures for less than a second.
