@@ -1,4 +1,4 @@
-// Numbers formatted for people.
+// Formats numbers for human readers.
 #pragma once
 
 #include <cstdint>
