@@ -57,7 +57,7 @@ class TensorLibraries {
   /// Returns the same for an array of numpy's own class if its elements are native integers, reals or booleans.
   std::optional<Tensor> plain_array(nanobind::handle value) const;
   /// Returns a tensor that views the memory of `value` and keeps it alive; its owner may be destroyed on any thread.
-  /// Throws Python's TypeError, naming `path`, if the value cannot cross.
+  /// Throws Python's TypeError, naming `path`, if the value cannot be transferred.
   Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;
   /// Returns the tensor as `kind`; it keeps the memory alive. It is writable if `tensor` is, unless `writable` says
   /// otherwise. A torch tensor must be writable. Throws Unsupported if a required library is not imported.

@@ -138,7 +138,7 @@ class ToTree {
     return pickle(value, path, mark);
   }
 
-  /// Throws TypeError, Python's or C++'s, if the value can cross only as a pickle.
+  /// Throws TypeError, Python's or C++'s, if the value can be transferred only as a pickle.
   Tree part(nb::handle value, const Path& path, char& mark) {
     if (auto leaf = plain_leaf(value, [&] { return path.text(); })) return *std::move(leaf);
     if (PyDict_CheckExact(value.ptr()) && has_plain_keys(value)) return dict(value, path);

@@ -26,8 +26,8 @@ inline Allowed allowed_in_states(bool allow_pickle) {
   return allow_pickle ? Allowed::any : Allowed::registered;
 }
 
-/// Returns `batch` as a tree whose tensors view Python's memory and keep it alive. Throws Python's TypeError if
-/// something cannot cross; the text names it as in batch['meta'][2].fn, where `name` replaces "batch". With the GIL.
+/// Returns `batch` as a tree whose tensors view Python's memory and keep it alive. Throws Python's TypeError if a value
+/// cannot be transferred; the message names it as in batch['meta'][2].fn, where `name` replaces "batch". With the GIL.
 Tree to_tree(nanobind::handle batch, Allowed allowed, std::string_view name = "batch");
 
 /// Returns the leaf for a None, bool, 64-bit integer, float, str or bytes, and nothing for a value that needs more than

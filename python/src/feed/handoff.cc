@@ -192,7 +192,7 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   const auto rows = rows_of(flatten(tree));
   if (!rows) throw SourceError("an item has no tensor whose rows could be counted; leave out batch_size=");
   if (*rows != samples_) {
-    // Finding out whether it is the last one requires a further request, before which borrowed memory must be returned.
+    // Determining whether it is the last one requires another request, before which borrowed memory must be returned.
     auto* blocks = dynamic_cast<BlockMemory*>(&memory);
     if (blocks != nullptr) tree = unflatten(blocks->copy_in(flatten(std::exchange(tree, {}))));
     expect_last(*rows);

@@ -134,7 +134,8 @@ class Handoff : public Source {
   /// Throws InvalidArgument if a tensor does not have as many rows as the first one.
   void expect_rows(const Tree& item) const;
   void keep_state(std::optional<LoaderState> state, std::int64_t since);
-  /// Waits until something has changed, `stop_` is due, or it is time to call waiting_, and stalled_ from `stalled` on.
+  /// Waits until the state has changed, `stop_` is due, or a short time has passed. In the latter two cases calls
+  /// waiting_ and, if `stalled` has expired, calls stalled_ and restarts `stalled`.
   void wait_for_answer(std::unique_lock<std::mutex>& lock, Deadline& stalled);
   /// Checks that an item with this few rows is the last one. Throws SourceError.
   void expect_last(std::int64_t rows);
@@ -152,7 +153,7 @@ class Handoff : public Source {
   const std::shared_ptr<Spent> spent_ = std::make_shared<Spent>();
   std::shared_ptr<BatchMemory> batch_memory_;
   Item prepared_;                         ///< used by the making side
-  std::optional<LoaderState> state_;      ///< the last one given
+  std::optional<LoaderState> state_;      ///< the last state given
   std::int64_t state_position_ = 0;       ///< items given when that state was taken
   mutable std::int64_t state_next_ = -1;  ///< the `next` whose cursors contain it; -1 before there is one
   ItemMark mark_;                         ///< mark of the last item given

@@ -93,8 +93,8 @@ auto interruptible_on(const Membership& job, const std::string& what, Work work)
   return work(engine, poll);
 }
 
-/// Waits until no other thread is inside or the deadline has passed. Throws the exception of a signal handler. Call it
-/// with the GIL, which it releases while waiting.
+/// Waits until no other thread is inside or the deadline has passed. Throws the exception of a signal handler. Must be
+/// called with the GIL, which it releases while waiting.
 inline void wait_for_others(const OneCaller& callers, Deadline deadline) {
   while (!callers.is_free() && !callers.is_mine() && !deadline.expired()) {
     {

@@ -225,7 +225,8 @@ class MadeIterator final : public PythonIterator {
   Shared iterable_;
 };
 
-/// A stage before a transform, as passed to Python. Closed when the transform ends, whatever still holds this object.
+/// A stage before a transform, as passed to Python. Closed when the transform ends, even if this object is still
+/// referenced.
 class StageIterator {
  public:
   explicit StageIterator(IteratorPtr iterator) : iterator_(std::move(iterator)) {}
@@ -238,7 +239,7 @@ class StageIterator {
   }
   Cursor save() const { return iterator_->save(); }
   void restore(const Cursor& cursor) { iterator_->restore(cursor); }
-  /// Call it without the GIL, which the iterator's threads may need before they end.
+  /// Must be called without the GIL, which the iterator's threads may need before they end.
   void close() { iterator_.reset(); }
 
  private:
