@@ -58,8 +58,8 @@ class LeastLoaded {
       heaps_;
 };
 
-/// Returns a lower bound of the busiest load in any assignment: the loads in any case, the largest choice, and the mean
-/// over each group of ranks that share lists.
+/// Returns a lower bound on the busiest load of any assignment: the maximum of the initial loads, the choices, and the
+/// mean load of each group of ranks that share lists.
 std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources& sources, const Loads& anyway) {
   std::vector<std::size_t> group(anyway.size());
   std::iota(group.begin(), group.end(), std::size_t{0});
@@ -87,7 +87,7 @@ std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources&
   return bound;
 }
 
-/// A step moves this many numbers: a cache line.
+/// Numbers moved per step: a cache line.
 constexpr std::size_t numbers_a_step = 16;
 
 /// Improves an assignment move by move. Choices of one rank and one list are adjacent, ascending by bytes.
@@ -103,7 +103,7 @@ class LocalSearch {
     for (;;) {
       const auto busiest = static_cast<int>(std::ranges::max_element(loads_) - loads_.begin());
       const std::uint64_t most = loads_[at(busiest)];
-      // The last thousandth above the bound is not worth the time.
+      // Closing the last thousandth to the bound is not worth the time.
       if (most <= bound + bound / 1000 || steps_ == 0) return;
       spend(loads_.size());
       if (!move(busiest)) return;
@@ -235,7 +235,7 @@ std::vector<int> assign_senders(const std::vector<SendChoice>& choices, const So
   }
   if (choices.empty()) return senders;
   const std::uint64_t bound = lower_bound(choices, source_lists, anyway);
-  // Less than a hundredth above the bound, no gain would be noticeable.
+  // Within a hundredth of the bound, no gain would be noticeable.
   if (std::ranges::max(loads) <= bound + bound / 100) return senders;
   LocalSearch(choices, source_lists, senders, loads, limits.search_steps).run(bound);
   const std::uint64_t most = std::ranges::max(loads);

@@ -1,5 +1,5 @@
-// Chooses which of several holders sends each item, such that the busiest rank sends as little as possible: scheduling
-// on unrelated machines with restricted assignment. Private to this module's planner.
+// Chooses which of several holders sends each item, so that the busiest rank sends as little as possible. This is
+// makespan scheduling with restricted assignment, a case of unrelated machines. Private to this module's planner.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@ struct SendChoice {
 };
 
 struct AssignmentLimits {
-  std::size_t exact_choices = 14;           ///< up to this many choices, search for the optimum
-  std::size_t searched_choices = 64;        ///< up to this many, search until within a tenth of the lower bound
+  std::size_t exact_choices = 14;           ///< maximum number of choices for an exact search
+  std::size_t searched_choices = 64;        ///< maximum number for a search to within a tenth of the lower bound
   std::uint64_t exact_steps = 200'000;      ///< maximum steps of either search
   std::uint64_t search_steps = 20'000'000;  ///< maximum steps of the local search
 };
 
 /// Returns the sender of each choice. `source_lists` has ascending ranks and no list twice; lists that no choice refers
-/// to may be empty. `loads` has the bytes that each rank sends in any case. Assigns the longest choice first, each to
-/// the least loaded of its ranks (LPT, Graham 1969). While the busiest rank exceeds the lower bound, local search moves
-/// choices away from it; few choices go through a bounded branch and bound in addition. Deterministic, and independent
-/// of the order of the choices if `order` distinguishes equal ones.
+/// to may be empty. `loads` has the bytes that each rank sends regardless of the choices. Assigns the longest choice
+/// first, each to the least loaded of its ranks (LPT, Graham 1969). If the busiest rank then exceeds the lower bound by
+/// more than a hundredth, a local search moves choices away from it. If a gap remains and there are few choices, a
+/// branch-and-bound search with a step limit follows. Deterministic, and independent of the order of the choices if
+/// `order` distinguishes equal ones.
 std::vector<int> assign_senders(const std::vector<SendChoice>& choices,
                                 const std::vector<std::vector<int>>& source_lists, std::vector<std::uint64_t> loads,
                                 const AssignmentLimits& limits = {});

@@ -11,8 +11,8 @@
 
 namespace levada {
 
-/// Every one of these ranks receives every one of these samples. Ranks and ids may be empty, repeated, or in several
-/// destinations.
+/// Samples, and the ranks that each receive all of them. Ranks and ids may be empty, may repeat, and may occur in
+/// several destinations.
 struct Destination {
   std::vector<int> ranks = {};
   std::vector<std::string> ids = {};
@@ -20,14 +20,14 @@ struct Destination {
   bool operator==(const Destination&) const = default;
 };
 
-/// An exchange's request. It is the same on all participating ranks; the order of destinations, ranks, ids and keys
-/// does not matter.
+/// An exchange's request, which must be the same on all participating ranks. The order of destinations, ranks, ids and
+/// keys does not matter.
 struct ExchangeRequest {
   std::vector<Destination> destinations = {};
   std::vector<std::string> keys = {};      ///< at most 64
-  std::vector<std::string> cut_keys = {};  ///< subset of `keys`, of which a destination receives only its part
-  /// Whether samples may lack some or all keys. Such samples arrive without these keys, and not at all if they have
-  /// none. If false, a missing key is an error.
+  std::vector<std::string> cut_keys = {};  ///< subset of `keys` that is cut: a destination receives only its part
+  /// Whether samples may lack some or all keys. A sample arrives without the keys that it lacks, and not at all if it
+  /// lacks all of them. If false, a missing key is an error.
   bool allow_absent = false;
 };
 
@@ -49,8 +49,8 @@ struct ModelRanks {
 /// mesh with undecided_axes().
 std::vector<int> data_heads(const ModelRanks& model);
 
-/// Returns destinations that send ids[d] to all ranks with coordinate d along the data axes, whatever their tensor and
-/// pipeline coordinates. `sequences` places the cut keys along one other axis; parts are as equal as whole tokens
+/// Returns destinations that send ids[d] to all ranks with coordinate d along the data axes, regardless of their tensor
+/// and pipeline coordinates. `sequences` places the cut keys along one other axis; parts are as equal as whole tokens
 /// allow. There is one destination per coordinate along the data axes (and along the axis of `sequences`, if it cuts).
 /// Throws InvalidArgument unless there is one list of ids per coordinate and one rank per position of the mesh; for a
 /// mesh with undecided_axes(); and for a placement along a data axis, of a dimension other than 1, or Stages.

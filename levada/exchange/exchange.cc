@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 5> request_part_names = {"destinations", 
 struct Preflight {
   Call call = Call::redistribute;
   std::string_view store;
-  std::uint64_t number = 0;  ///< this rank's count of calls
+  std::uint64_t number = 0;  ///< number of this rank's calls so far
   ErrorKind error = ErrorKind::invalid_argument;
   std::string message;  ///< empty if the rank is ready
   RequestParts request{};
@@ -83,7 +83,7 @@ struct Preflight {
   std::string call_text() const { return fmt::format("{}{}{}", name_of(call), store.empty() ? "" : " with ", store); }
 };
 
-/// Decodes the preflights of all ranks. Throws if a rank is not ready, or makes another request.
+/// Decodes the preflights of all ranks. Throws if a rank is not ready or makes a different request.
 std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
   std::vector<Preflight> all;
   for (const ByteView each : gathered) all.push_back(Preflight::decode(each));
@@ -116,8 +116,8 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
   return all;
 }
 
-/// Returns this rank's preflight, filled in by `fill`. An exception of `fill`, or a timeout that is not positive,
-/// becomes part of it.
+/// Returns this rank's preflight, filled in by `fill`. An exception from `fill`, or a timeout that is not positive, is
+/// reported in it.
 template <typename Fill>
 Bytes preflight_of(Call call, std::uint64_t number, const SampleStore& store, const ExchangeOptions& options,
                    Fill&& fill) {
@@ -142,13 +142,13 @@ Bytes preflight_of(Call call, std::uint64_t number, const SampleStore& store, co
   }
 }
 
-/// Returns how long a rank waits for the others of a call. An invalid timeout is replaced, because the rank still has
-/// to report it.
+/// Returns how long a rank waits for the others in a call. Replaces an invalid timeout, because the rank still has to
+/// report it.
 Duration preflight_timeout(const ExchangeOptions& options) {
   return options.timeout > Duration::zero() ? options.timeout : ExchangeOptions().timeout;
 }
 
-/// Returns rank 0's answer to all ranks: the result of `make`, after a no_error byte; or the Error that it throws
+/// Returns rank 0's answer to all ranks: a no_error byte and the result of `make`, or the Error that `make` throws
 /// because of the preflights.
 template <typename Make>
 std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Make&& make) {
@@ -162,13 +162,13 @@ std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Mak
 }
 
 constexpr std::uint8_t no_error = 0;
-/// The byte after no_error: the rank's rows, which the next round may or may not repeat, or the same rows as in the
+/// The byte after no_error. It announces rows that the next round may repeat, rows that it may not, or the rows of the
 /// previous round.
 enum class Answer : std::uint8_t { rows, rows_of_one_round, repeated };
-/// Larger holdings are not kept for the next round.
+/// Maximum size of holdings that are kept for the next round.
 constexpr std::size_t max_kept_bytes = std::size_t{64} << 20;
 
-/// An error that all ranks throw alike, after which they can make further calls.
+/// An error that all ranks throw, after which they can make further calls.
 struct SharedError {
   ErrorKind kind;
   std::string message;
@@ -184,8 +184,8 @@ ByteReader reader_of(ByteView answer) {
 }
 
 /// Returns the result of `work`. An exception that only this rank throws ends the group: the others would wait for this
-/// rank, and it would be one call behind from then on. PeerLost does not: the others notice a lost rank themselves, and
-/// rank 0 reports a rank that has left.
+/// rank, which would be one call behind from then on. PeerLost does not end the group, because the others detect a lost
+/// rank themselves, and rank 0 reports a rank that has left.
 template <typename Work>
 auto exchanged(Engine& engine, Work work) {
   try {
@@ -209,7 +209,7 @@ auto exchanged(Engine& engine, Work work) {
   }
 }
 
-/// Returns the bytes that each rank is to receive.
+/// Returns the bytes that each rank will receive.
 std::vector<std::uint64_t> coming_bytes(const ExchangePlan& plan, std::size_t ranks) {
   std::vector<std::uint64_t> coming(ranks, 0);
   for (std::size_t i = 0; i < plan.size(); ++i) {

@@ -1,9 +1,10 @@
-// The moves of an exchange: a value that says which rank sends which samples to which ranks, the same on every rank.
+// The moves of an exchange: which rank sends which samples to which ranks. A plan is a value and is the same on every
+// rank.
 //
-// This is the idea of levada/plan (source layout x target layout -> moves) in the form that samples need. A Plan moves
-// regions of the fields of one batch that every audience shares, and is applied again and again to one structure; here
-// each of a million samples has its own size and holders, and moves once. A Multicast therefore replaces an Audience,
-// and a list of (sample, part, keys), sixteen bytes each, replaces Moves. Texts are formatted as in Plan.
+// The idea is that of levada/plan (source layout x target layout -> moves), adapted to samples. A Plan moves regions of
+// the fields of one batch, which all audiences share, and is reused for every batch of the same structure. Here, each
+// of a million samples has its own size and holders, and moves once. A Multicast therefore replaces an Audience, and a
+// list of (sample, part, keys), sixteen bytes each, replaces Moves. Texts are formatted as in Plan.
 #pragma once
 
 #include <bit>
@@ -17,7 +18,7 @@
 
 namespace levada {
 
-/// Keys of one sample, either all of them whole or all of them the same part.
+/// Keys of one sample: all of them whole, or the same part of each.
 struct ExchangeItem {
   std::uint32_t sample = 0;  ///< index into the plan's samples()
   std::uint16_t part = 0;    ///< index into the plan's parts(); 0 is whole
@@ -34,8 +35,8 @@ void for_each_key(std::uint64_t keys, Visit&& visit) {
   for (; keys != 0; keys &= keys - 1) visit(static_cast<std::size_t>(std::countr_zero(keys)));
 }
 
-/// Items that one rank sends to a set of ranks. Their bytes follow one another without gaps, in this order; those of an
-/// item, key by key.
+/// Items that one rank sends to a set of ranks. Their bytes are concatenated in this order without gaps, and an item's
+/// bytes key by key.
 struct Multicast {
   int from = 0;
   std::span<const int> to = {};              ///< ascending; never `from`
@@ -56,7 +57,7 @@ class ExchangePlan {
     bool operator==(const Edge&) const = default;
   };
 
-  /// One multicast as the planner writes it. Its items begin at the end of the previous row's.
+  /// A multicast in the planner's output. Its items begin where those of the previous row end.
   struct Row {
     int from = 0;
     std::uint32_t to = 0;   ///< index into the lists of receivers
@@ -72,8 +73,8 @@ class ExchangePlan {
     std::vector<ExchangeItem> items;
     std::uint64_t lower_bound_bytes = 0;
 
-    /// Returns the bytes that arrive at all ranks, or nothing if they are 2^64 or more, which no plan may have. No
-    /// other sum of bytes exceeds this one.
+    /// Returns the total bytes that arrive at all ranks, or nothing if they are 2^64 or more, which is invalid. No
+    /// other sum of bytes in the plan exceeds this one.
     std::optional<std::uint64_t> delivered_bytes() const;
   };
   ExchangePlan() = default;
@@ -92,22 +93,22 @@ class ExchangePlan {
   static constexpr std::uint16_t no_key = UINT16_MAX;
   std::span<const SequencePart> parts() const { return content_.parts; }
 
-  /// Returns the bytes that leave their senders, each multicast counted once.
+  /// Returns the bytes sent. Each multicast counts once.
   std::uint64_t moved_bytes() const;
   /// Returns a lower bound on moved_bytes() of any plan that never sends an item to a host that holds it: for each item
   /// that some ranks want and lack, its bytes times the number of hosts that have both such ranks and the item, or
   /// times one if no host has both.
   std::uint64_t lower_bound_bytes() const { return content_.lower_bound_bytes; }
-  /// Returns the bytes that arrive, counted at each rank.
+  /// Returns the bytes received. Each multicast counts once per receiver.
   std::uint64_t delivered_bytes() const { return content_.delivered_bytes().value_or(0); }
-  /// Returns the rank that sends most, the lowest of equals; rank -1 if nothing moves.
+  /// Returns the rank that sends the most bytes, the lowest such rank in a tie; rank -1 if nothing moves.
   Load busiest() const;
-  /// Returns the bytes that each rank receives from each other, ascending.
+  /// Returns the bytes that each rank sends to each other rank, ascending by sender, then receiver.
   std::vector<Edge> edges() const;
   /// Returns the ranks that send or receive, ascending.
   std::vector<int> ranks() const;
 
-  /// Formats for people: one row per multicast, then the bytes on each edge, then the sums.
+  /// Returns a readable table: one row per multicast, then the bytes on each edge, then the sums.
   std::string to_table() const;
   /// Returns one JSON object: multicasts [{from, to, samples, keys, parts, bytes, ids}] (with ids only if `with_ids`),
   /// moved_bytes, lower_bound_bytes, delivered_bytes, busiest {rank, bytes}, edges [{from, to, bytes}].

@@ -39,7 +39,7 @@ std::string counted(std::uint64_t count, std::string_view thing) {
   return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
 }
 
-/// Returns the first entries, and whether there are more.
+/// Returns the first entries, followed by "..." if there are more.
 std::string shortened(const std::vector<std::string>& texts) {
   constexpr std::size_t max_shown = 4;
   const bool more = texts.size() > max_shown;

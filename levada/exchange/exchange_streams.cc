@@ -57,7 +57,8 @@ OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const Exchang
 
 void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, std::size_t key,
                             const SampleStore::Entry& entry) {
-  // A sample's keys are mostly in different memory blocks, each shared with the same key of the previous sample.
+  // The keys of a sample are mostly in different memory blocks, each of which also has the same key of the previous
+  // sample.
   const auto last = owners_->end() - std::min<std::ptrdiff_t>(8, std::ssize(*owners_));
   if (std::find(last, owners_->end(), entry.bytes.owner) == owners_->end()) owners_->push_back(entry.bytes.owner);
   const auto add = [&](std::uint64_t begin, std::uint64_t end) {
@@ -77,7 +78,7 @@ void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, 
 
 std::vector<MessageRun> OutgoingStream::next_runs(const Engine& engine, std::uint64_t max_carried) const {
   constexpr std::size_t max_runs = std::size_t{1} << 16;  // at most 1 MiB of runs
-  constexpr std::size_t min_referenced = 64;              // viewing fewer bytes takes longer than copying them twice
+  constexpr std::size_t min_referenced = 64;              // viewing fewer bytes is slower than copying them twice
   std::vector<MessageRun> runs;
   const bool is_shared = engine.shares_memory();
   std::uint64_t at = at_;
@@ -156,7 +157,7 @@ std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, 
   const auto refuse = [&](std::uint64_t bytes) {
     reader.fail(fmt::format("a run of {} bytes from rank {}", bytes, from));
   };
-  std::uint64_t begin = UINT64_MAX, end = 0;  // the range of all references, viewed at once
+  std::uint64_t begin = UINT64_MAX, end = 0;  // the range of all references, for a single view
   for (const MessageRun& run : runs) {
     if (run.size > max_bytes) refuse(run.size);
     max_bytes -= run.size;

@@ -1,4 +1,4 @@
-// Both ends of the stream that a rank sends: the bytes of many samples, divided among messages. Private to this module.
+// Both ends of the stream that a rank sends: the bytes of many samples, divided into messages. Private to this module.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace levada {
 
-/// Part of a message of an exchange. A message is a list of these, followed by the bytes of those that it carries
+/// A run of bytes in a message. A message is a list of runs, followed by the bytes of those runs that it carries
 /// itself.
 struct MessageRun {
   static constexpr std::uint64_t carried = UINT64_MAX;
@@ -27,14 +27,14 @@ struct OutgoingMessage {
   std::uint64_t payload = 0;                    ///< bytes of all its runs
   std::shared_ptr<const void> referenced = {};  ///< samples' memory, kept until all receivers have ended their leases
 
-  /// Returns whether there was room for the message; if so, the message is empty afterwards.
+  /// Publishes the message if the channel has room. Returns whether it did; the message is then empty.
   bool try_publish(Engine& engine, Channel& channel);
 };
-/// Returns the runs of a message from rank `from`, at most `max_bytes` together; they are valid as long as the
+/// Returns the runs of a message from rank `from`, at most `max_bytes` in total. They are valid as long as the
 /// message's lease. Throws CorruptMessage for invalid bytes.
 std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, std::uint64_t max_bytes);
 
-/// A sender's source: pieces of its store, one after another.
+/// The source of a sender's bytes: pieces of its store, one after another.
 class OutgoingStream {
  public:
   /// Streams the bytes of `sent`, some of the rows. Throws InvalidArgument if the store no longer holds an item as it
@@ -43,9 +43,9 @@ class OutgoingStream {
                  const Holdings& holdings, const SampleStore::Reading& here);
 
   std::uint64_t bytes_left() const { return left_; }
-  /// Returns a message of the next bytes. It refers to bytes in the engine's memory, if all ranks share that, and
-  /// carries at most `max_carried` others. If the engine has no memory for the message, its block is empty and `size`
-  /// is what it needs.
+  /// Returns a message with the next bytes. If all ranks share the engine's memory, the message refers to the bytes
+  /// there. It carries at most `max_carried` other bytes. If the engine has no memory for the message, its block is
+  /// empty and `size` is the size that it needs.
   OutgoingMessage next(Engine& engine, std::uint64_t max_carried);
 
  private:
@@ -62,15 +62,14 @@ class OutgoingStream {
 /// The destination of a row: the memory in which the store keeps its samples.
 class IncomingRow {
  public:
-  /// `mode` is the copy mode for bytes written into the store. Stores items without bytes at once, up to the first that
-  /// has some.
+  /// `mode` is the copy mode for bytes written into the store. Immediately stores the leading items that have no bytes.
   IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const SampleIndex& index, SampleStore& store,
               CopyMode mode);
 
   const ExchangeRow& row() const { return *row_; }
-  /// Writes the next bytes, which are no more than the row still lacks.
+  /// Writes the next bytes. Requires at most as many as the row still lacks.
   void write(ByteView bytes);
-  /// Stores the items that are complete.
+  /// Commits the complete items to the store.
   void commit();
 
  private:

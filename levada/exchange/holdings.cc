@@ -25,7 +25,7 @@ struct Held {
   std::vector<const SampleStore::Entry*> entries;
 };
 
-/// Reads samples' numbers, which must ascend.
+/// Reads sample numbers, which must ascend.
 void get_samples(ByteReader& reader, std::size_t requested, std::vector<std::uint32_t>& samples) {
   get_numbers(reader, samples);
   const bool ascend = std::ranges::adjacent_find(samples, std::ranges::greater_equal()) == samples.end();
@@ -54,7 +54,7 @@ void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool
   put_numbers(writer, contents);
 }
 
-/// Returns whether these are all samples of the store, at the places where it has them.
+/// Returns whether these are all samples of the store, in their rows.
 bool are_all_samples(const SampleStore::Reading& here, const SampleIndex& index,
                      std::span<const Holdings::Sample> samples) {
   const auto is_there = [&](const Holdings::Sample& sample) {
@@ -67,7 +67,7 @@ bool are_all_samples(const SampleStore::Reading& here, const SampleIndex& index,
 std::vector<Holdings::Sample> requested_samples(const SampleStore::Reading& here, const SampleIndex& index,
                                                 std::span<const Holdings::Sample> last) {
   if (are_all_samples(here, index, last)) return {last.begin(), last.end()};
-  constexpr std::size_t search_steps = 16;  // cost of a search in the index, in look-ups in the store, roughly
+  constexpr std::size_t search_steps = 16;  // approximate cost of an index search, in store lookups
   std::vector<Holdings::Sample> samples;
   if (here.size() < index.size() / search_steps) {
     for (std::uint32_t row = 0; row < here.size(); ++row) {

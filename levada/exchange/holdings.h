@@ -1,5 +1,5 @@
-// The holdings that ranks report before an exchange: which of the requested samples and keys each rank has. Private to
-// this module.
+// The holdings that ranks report before an exchange: the requested samples and keys that each rank has. Private to this
+// module.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct Holdings {
   std::vector<Sample> samples;  ///< ascending by number
   std::uint64_t version = 0;    ///< version of the store for which the rows are valid
 };
-/// `last` is a guess at the samples. If the store has exactly these, at these places, none is looked up.
+/// Returns the store's holdings of the index's samples and of `keys`. `last` is a guess at the samples: if the store
+/// has exactly these in these rows, none is looked up.
 Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys,
                      std::span<const Holdings::Sample> last = {});
 
@@ -48,13 +49,14 @@ class HoldingsTable {
   /// Returns the numbers that were requested, with no_sample in place of samples that no rank holds.
   std::vector<std::uint32_t> requested() const;
   SampleDirectory take() &&;
-  /// By the directory's number of a key, then by sample; 0 if no rank holds it. Still valid after take().
+  /// Returns content hashes, by the directory's key number, then by sample; 0 if no rank holds the key. Valid even
+  /// after take().
   const Contents& contents() const { return contents_; }
 
  private:
   struct Column;
   /// Sets of holders, by number; 0 is the empty set. Because ranks are added in ascending order, each set is an earlier
-  /// one plus one holder, and takes no memory for the holders that both have.
+  /// one plus one holder, and only that holder takes memory.
   class HolderSets {
    public:
     std::uint32_t with(std::uint32_t set, const Holder& holder);
@@ -66,9 +68,9 @@ class HoldingsTable {
     std::vector<Grown> sets_{{}};
     std::map<Grown, std::uint32_t> numbers_;
     Grown asked_{};
-    std::uint32_t answer_ = 0;  ///< result of the last lookup, which neighbors mostly repeat
+    std::uint32_t answer_ = 0;  ///< result of the last lookup, which neighboring samples mostly repeat
   };
-  /// Replaces the numbers of these sets by the directory's. Nothing can be added afterwards.
+  /// Replaces the numbers of these sets with the directory's. Nothing can be added afterwards.
   void number_sets();
   void add_column(int rank, const Column& column);
   void add_values(int rank, std::uint32_t sample, PlainValues values);
@@ -79,7 +81,7 @@ class HoldingsTable {
   SampleDirectory directory_;
   HolderSets sets_;  ///< sets in the directory's cells, until number_sets()
   Contents contents_;
-  std::vector<int> last_holder_;                          ///< the last rank that has it, by sample; -1 if none has
+  std::vector<int> last_holder_;                          ///< by sample, the last rank that holds it; -1 if none does
   std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and the ranks that have values for them
 };
 

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
 constexpr std::size_t max_text = (std::size_t{1} << 40) - 1;
 constexpr std::size_t max_ids = UINT32_MAX - 1;
-/// Minimum of dead text that is compacted.
+/// Minimum dead text before compaction, in bytes.
 constexpr std::uint64_t compact_bytes = std::uint64_t{64} << 10;
 
 }  // namespace

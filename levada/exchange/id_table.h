@@ -12,7 +12,7 @@
 namespace levada {
 
 /// Ids, numbered from 0 to size()-1 in the order of insertion. Memory: the concatenated ids, 16 bytes per id, and an
-/// open-addressed index. Callers pass the id's hash64(). A value.
+/// open-addressed index. Callers pass the id's hash64(). A value type.
 class IdTable {
  public:
   std::size_t size() const { return entries_.size(); }
@@ -21,11 +21,12 @@ class IdTable {
   }
   std::uint64_t hash(std::size_t number) const { return entries_[number].hash; }
   std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
-  /// Appends the number of each of these ids, or `none`. Prefetches, so many ids take less time than one find() each.
+  /// Appends the number of each of these ids, or `none`. Prefetches, so it is faster than calling find() for each of
+  /// many ids.
   void find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const;
   static constexpr std::uint32_t none = UINT32_MAX;
 
-  /// Throws InvalidArgument for an id of no bytes or of more than 16 MiB.
+  /// Throws InvalidArgument for an empty id and for one of more than 16 MiB.
   static void check_id(std::string_view id);
   /// Inserts an id that the table lacks and returns its number, the next one. Throws as check_id() does, and beyond
   /// 2^32 ids or 1 TiB of them.
@@ -34,16 +35,16 @@ class IdTable {
     std::size_t number = 0;
     bool is_new = false;
   };
-  /// Does the same as find(), then insert() if there is none, with a single lookup.
+  /// Same as find(), followed by insert() if the table lacks the id, with a single lookup.
   Found find_or_insert(std::string_view id, std::uint64_t hash);
   /// Erases an id. The last id takes its number.
   void erase(std::size_t number);
   void reserve(std::size_t ids);
-  /// Returns how many ids fit without further allocation.
+  /// Returns the number of ids that fit without further allocation.
   std::size_t capacity() const { return entries_.capacity(); }
-  /// Whether much of the text belongs to erased ids.
+  /// Returns whether much of the text belongs to erased ids.
   bool needs_compaction() const;
-  /// Releases that memory, if it is much.
+  /// Releases the text of erased ids if needs_compaction(). Does nothing if there is no memory for the copy.
   void compact();
 
  private:
@@ -52,7 +53,7 @@ class IdTable {
     std::uint64_t begin : 40 = 0;  ///< in the text
     std::uint64_t length : 24 = 0;
   };
-  /// Returns the slot of the id, or the free one in which it would be.
+  /// Returns the slot of the id, or the free slot for inserting it.
   std::size_t slot_for(std::string_view id, std::uint64_t hash) const;
   void grow_for_one_more();
   std::size_t insert_at(std::size_t slot, std::string_view id, std::uint64_t hash);
@@ -63,12 +64,11 @@ class IdTable {
 
   std::string text_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  ///< a number plus one, or 0; linear probing from the hash
+  std::vector<std::uint32_t> slots_;  ///< an id's number plus one, or 0 if free; linear probing from the hash
   std::uint64_t stale_text_ = 0;
 };
 
-/// Assigns equal numbers to equal values, from 0 on in the order of their first use. References are valid until the
-/// next of().
+/// Numbers distinct values from 0 on, in the order of their first use. References are valid until the next of().
 template <typename Value>
 class Interner {
  public:
@@ -85,8 +85,8 @@ class Interner {
   std::vector<Value> values_;
 };
 
-/// The eight bytes of an id that follow the prefix common to all ids seen. They sort as the ids do and mostly differ if
-/// the ids do, so comparisons seldom need more.
+/// The eight bytes of an id that follow the prefix common to all ids seen. They sort like the ids and mostly differ if
+/// the ids do, so comparisons seldom need the whole id.
 class IdPrefix {
  public:
   void see(std::string_view id);

@@ -122,13 +122,13 @@ class Planner {
     return at < host_of_.size() ? host_of_[at] : 0;
   }
 
-  /// Receivers, and the holders of which one will send to them.
+  /// Receivers, and the holders from which one sender is chosen.
   struct Share {
     std::vector<int> to, sources;
   };
 
-  /// Divides receivers among hosts: those on the host of a holder receive from that host, so the sample does not cross
-  /// to a host that has it. The host with the most of these receivers also sends to all hosts without a holder, once.
+  /// Divides receivers among hosts: those on a holder's host receive from that host, so the sample is never sent to a
+  /// host that has it. The host with the most of these receivers also sends to all hosts without a holder, once.
   std::vector<Share> shares(const std::vector<int>& holders, const std::vector<int>& to) const {
     std::map<int, Share> on_host;
     for (const int rank : holders) on_host[host(rank)].sources.push_back(rank);
@@ -166,7 +166,7 @@ class Planner {
     return std::ranges::binary_search(holders, rank, {}, &Holder::rank);
   }
 
-  /// Returns what must be sent if ranks want and hold a key like this. A shortfall without sources means that no rank
+  /// Returns the shortfalls of a key that these ranks want and hold. A shortfall without sources means that no rank
   /// holds the whole.
   std::vector<Shortfall> shortfalls(const Holders& want, const Holders& held, bool cut) {
     std::map<SequencePart, std::vector<int>> lacking;
@@ -188,8 +188,8 @@ class Planner {
     return shortfalls;
   }
 
-  /// Returns shortfalls() of a want and a set of holders, mostly without calling it: most samples are wanted and held
-  /// like a recent one, and if only one rank holds a sample that others want, there is nothing to compute.
+  /// Returns shortfalls() for a want and a set of holders, mostly without calling it: most samples have the same want
+  /// and holders as a recent one, and if only one rank holds a sample that others want, there is nothing to compute.
   std::span<const Shortfall> shortfalls_of(std::uint32_t want, std::uint32_t held, bool cut) {
     cut = cut && has_parts_[want];
     const auto asked = std::pair(pair_of(want, held), cut);
@@ -395,8 +395,8 @@ class Planner {
     }
   }
 
-  /// Adds an item, or merges it: keys of one sample with different candidate senders may have been assigned the same
-  /// one.
+  /// Adds an item, or merges it with an earlier one: keys of one sample with different candidate senders may have been
+  /// assigned the same sender.
   static void add_item(std::vector<ExchangeItem>& items, std::uint64_t row_begin, const ExchangeItem& item) {
     for (std::size_t i = items.size(); i > row_begin && items[i - 1].sample == item.sample; --i) {
       if (items[i - 1].part != item.part) continue;

@@ -16,7 +16,7 @@
 namespace levada {
 namespace {
 
-/// Returns the tensor with contiguous elements.
+/// Returns the tensor itself if it is contiguous, otherwise a contiguous copy.
 Tensor contiguous(Tensor tensor) {
   return tensor.view().is_contiguous() ? std::move(tensor) : Tensor::copy_of(tensor);
 }

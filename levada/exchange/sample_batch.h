@@ -19,14 +19,14 @@
 
 namespace levada {
 
-/// A plain value that a sample carries in addition to its tensors. Bytes are an encode_tree() message, which holds any
-/// value that is none of the other alternatives.
+/// A plain value that a sample carries in addition to its tensors. Bytes are an encode_tree() message, which can hold a
+/// value of any other type.
 using PlainValue = std::variant<None, bool, std::int64_t, double, std::string, Bytes>;
 /// Plain values by name; only names that have a value. Compared bitwise: a NaN equals itself.
 using PlainValues = std::map<std::string, PlainValue>;
 bool same_values(const PlainValues& a, const PlainValues& b);
 
-/// Properties that all items of a key share. `dtype` has no bits as long as no item is known.
+/// Properties that all items of a key share. `dtype` has no bits until an item is known.
 struct SampleKey {
   std::string name;
   DType dtype;
@@ -43,11 +43,11 @@ struct SampleBytes {
   std::shared_ptr<const void> owner;
 };
 
-/// Samples by id: a value. For each id, a key has one or several sequences of tokens, each token a tensor of the key's
-/// dtype and trailing shape, or is absent. Each id also has plain values. A batch without data (a meta) has the same
-/// structure. Keys are in ascending order regardless of insertion; ids keep their order. Copying, splitting, selecting
-/// and gathering share the tensors' memory; only packed() may copy. All errors are InvalidArgument and name id and key.
-/// Positions count from 0 to size()-1.
+/// Samples by id. A value type. For each id, a key has one or several sequences of tokens, each token a tensor of the
+/// key's dtype and trailing shape, or is absent. Each id also has plain values. A batch without data (a meta) has the
+/// same structure. Keys are in ascending order regardless of insertion; ids keep their order. Copying, splitting,
+/// selecting and gathering share the tensors' memory; only packed() may copy. All errors are InvalidArgument and name
+/// id and key. Positions count from 0 to size()-1.
 class SampleBatch {
  public:
   SampleBatch() = default;
@@ -58,18 +58,18 @@ class SampleBatch {
   const std::vector<std::string>& ids() const { return ids_; }
   std::vector<std::string> keys() const;
   bool has_key(std::string_view key) const;
-  /// These throw for a key that the batch lacks, listing those that it has.
+  /// Each throws for a key that the batch lacks, listing the keys that it has.
   const SampleKey& key(std::string_view key) const;
   const Seqlens& seqlens(std::string_view key) const;
-  /// Whether the items of a key, or of all keys, have data.
+  /// Returns whether the items of a key, or of all keys, have data.
   bool has_data(std::string_view key) const;
   bool has_data() const;
   /// Returns the bytes of all items, with or without data.
   std::uint64_t byte_count() const;
 
-  /// Adds or replaces a key. `packed` has the items' tokens one after another, [sum of lengths, trailing...]; it is
-  /// viewed if contiguous, else copied. The second overload is for a meta. Throws if lengths and tensor do not match,
-  /// for elements that are not whole bytes, and for memory of another device.
+  /// Adds or replaces a key. `packed` has the concatenated tokens of all items, [sum of lengths, trailing...]; it is
+  /// viewed if contiguous, otherwise copied. The second overload is for a meta. Throws if lengths and tensor do not
+  /// match, for elements that are not whole bytes, and for memory of another device.
   void set(std::string key, Tensor packed, Seqlens seqlens);
   void set(SampleKey key, Seqlens seqlens);
   /// Takes one tensor per item, [total, trailing...], each viewed or copied as above; empty for an item absent from
@@ -82,8 +82,8 @@ class SampleBatch {
   std::optional<Tensor> item(std::string_view key, std::size_t position) const;
   /// Returns one sequence of an item as a view. Throws if there is no such sequence.
   Tensor sequence(std::string_view key, std::size_t position, std::size_t sequence) const;
-  /// Returns all items' tokens, [sum, trailing...]. The result is a view if they are adjacent in one memory, as those
-  /// of a packed tensor, of a part of it and of consecutive items are; else a copy.
+  /// Returns all items' tokens, [sum, trailing...]. The result is a view if the items are adjacent in one memory, as
+  /// those of a packed tensor, of a part of one, and of consecutive items are; otherwise it is a copy.
   Tensor packed(std::string_view key) const;
   /// Returns an item's bytes; null for an absent item.
   const SampleBytes& bytes_at(std::string_view key, std::size_t position) const;
@@ -94,10 +94,11 @@ class SampleBatch {
   /// Concatenates batches; the inverse of the splits below. A key that one of them lacks is absent for its ids. Throws
   /// for an id that is listed twice, and for a key whose dtype or trailing shape differ.
   static SampleBatch gather(std::span<const SampleBatch> batches);
-  /// Splits into consecutive parts of these many ids each; every part has all keys. Throws unless the counts add up to
-  /// size().
+  /// Splits into consecutive parts of counts[0], counts[1], ... ids. Every part has all keys. Throws unless the counts
+  /// add up to size().
   std::vector<SampleBatch> split(std::span<const std::size_t> counts) const;
-  /// Splits as a partition says; all keys of a sample stay together. Throws unless it has every position exactly once.
+  /// Splits by a partition, keeping all keys of a sample together. Throws unless the partition has every position
+  /// exactly once.
   std::vector<SampleBatch> split(const Partition& partition) const;
   /// Returns a division into `parts` by the cost of the sequences of `key` (absent items have none), or of all keys if
   /// `key` is empty. Throws InvalidArgument as partition_by_cost() does, for fewer samples than parts, and for a cost
@@ -108,9 +109,9 @@ class SampleBatch {
   std::vector<SampleBatch> unpack() const;
   /// Returns the ids at these positions, in this order. Throws for a position that is out of range or listed twice.
   SampleBatch at(std::span<const std::size_t> positions) const;
-  /// Same as at(), with every position listed. select_ids() with the ids of this batch undoes it.
+  /// Same as at(), but `order` must list every position. select_ids() with the ids of this batch undoes it.
   SampleBatch reorder(std::span<const std::size_t> order) const;
-  /// These return the given ids, or keys, in this order, and throw for one that the batch lacks.
+  /// Each returns the given ids, or keys, in this order, and throws for one that the batch lacks.
   SampleBatch select_ids(std::span<const std::string> ids) const;
   SampleBatch select_keys(std::span<const std::string> keys) const;
   /// Returns the batch with keys renamed; keys that are not listed stay. Throws if two keys would have one name, or if
@@ -119,15 +120,15 @@ class SampleBatch {
   /// Adds the keys and values of `other`, replacing existing ones. Throws unless it has the same ids, in any order.
   void update(const SampleBatch& other);
 
-  /// Returns the same samples in new memory of `pool`, a key's items one after another.
+  /// Returns a copy in new memory from `pool`, in which each key's items are consecutive.
   SampleBatch copied(BufferPool& pool) const;
 
   /// Returns the structure without the data.
   SampleBatch meta() const;
   /// Returns the meta as one JSON object: {"ids": [...], "keys": {"tokens": {"dtype": "int64", "trailing": [],
-  /// "seqlens": [[12], [3, 4], null]}}, "values": [{"reward": 1.5}, ...]}. from_json() reads untrusted text; its
-  /// InvalidArgument says what is wrong and at which place. A number that is not finite is a string: "nan", "inf".
-  /// Bytes are {"message": "6c766461..."}, in hexadecimal digits.
+  /// "seqlens": [[12], [3, 4], null]}}, "values": [{"reward": 1.5}, ...]}. from_json() parses untrusted text and throws
+  /// InvalidArgument with what is wrong and where. A number that is not finite is a string: "nan", "inf". Bytes are
+  /// {"message": "6c766461..."}, in hexadecimal digits.
   std::string to_json() const;
   static SampleBatch from_json(std::string_view text);
 

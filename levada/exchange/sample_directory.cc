@@ -65,7 +65,7 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
     state_->check_values(*known[i], samples.values(i), rank);
   }
   std::vector<bool> held(samples.size());
-  for (const std::string& name : samples.keys()) {  // no change before everything has been checked
+  for (const std::string& name : samples.keys()) {  // check everything before any change
     const auto key = find_key(name);
     const Seqlens& seqlens = samples.seqlens(name);
     bool is_held = false;

@@ -43,7 +43,7 @@ inline constexpr std::uint32_t no_sample = UINT32_MAX;
 
 /// Exclusive upper bound of rank numbers.
 inline constexpr int max_ranks = 1 << 20;
-/// A rank, and the part that it holds or is to hold.
+/// A rank, and the part that it holds or should hold.
 struct Holder {
   int rank = 0;
   SequencePart part = {};
@@ -61,27 +61,27 @@ struct SampleFact {
 using Holders = std::vector<Holder>;
 
 /// A table of samples and their keys: lengths, plain values, and the ranks that hold each key of each sample. It never
-/// holds payload. Either one controller that is notified of each change maintains it, or all ranks build it from
-/// the holdings of each, in any order: equal content results in equal plans. A value; copies share memory until one is
-/// changed. Made for millions of samples: about 24 bytes per sample and 16 per key of one sequence, plus the ids, and
-/// 48 more per sample if any has plain values. Samples are numbered from 0 to size()-1 in the order of insertion, and
-/// so are keys; an update may change the numbers. Holds up to 65,535 keys.
+/// holds payload. Either one controller maintains it, notified of each change, or every rank builds it from all ranks'
+/// holdings, in any order: equal content results in equal plans. A value type; copies share memory until one is
+/// changed. Designed for millions of samples: about 24 bytes per sample and 16 per key of one sequence, plus the ids,
+/// and 48 more per sample if any has plain values. Samples are numbered from 0 to size()-1 in the order of insertion,
+/// and so are keys; an update may change the numbers. Holds up to 65,535 keys.
 class SampleDirectory {
  public:
   SampleDirectory();
 
-  /// Adds all that `samples` (a meta is enough) has to what `rank` holds, or that part of it; lengths are those of the
-  /// whole. A key that is absent for an id is not held. Throws InvalidArgument, naming id, key and ranks, and changes
-  /// nothing, if a key has another dtype or trailing shape than on other ranks or for other samples of `rank`, or if
-  /// lengths or a plain value differ from those of the same sample on another rank.
+  /// Adds all keys of `samples` (a meta is enough), or that part of each, to the holdings of `rank`. Lengths are those
+  /// of whole sequences. A key that is absent for an id is not held. Throws InvalidArgument, naming id, key and ranks,
+  /// and changes nothing, if a key has another dtype or trailing shape than on other ranks or for other samples of
+  /// `rank`, or if lengths or a plain value differ from those of the same sample on another rank.
   void add(int rank, const SampleBatch& samples, const SequencePart& part = {});
   /// Same, for one key of one sample.
   void add(int rank, const SampleFact& fact);
-  /// Removes these samples from what `rank` holds; unknown ids are ignored. Samples and keys without a holder are
-  /// forgotten.
+  /// Removes these samples from the holdings of `rank`. Ignores unknown ids. Drops samples and keys that no rank holds
+  /// any more.
   void remove(int rank, std::span<const std::string> ids);
   void clear(int rank);
-  /// Adds everything in `other`. Throws as add() does, in which case only some of it may have been added.
+  /// Adds everything in `other`. Throws as add() does, possibly after adding some of it.
   void merge(const SampleDirectory& other);
 
   std::size_t size() const;
@@ -94,15 +94,16 @@ class SampleDirectory {
   std::uint64_t id_hash(std::size_t sample) const;
   const PlainValues& values(std::size_t sample) const;
 
-  /// By key number.
+  /// Returns all keys, by number.
   std::span<const SampleKey> keys() const;
   std::optional<std::size_t> find_key(std::string_view name) const;
-  /// Returns an empty list if no rank holds it.
+  /// Returns the ranks that hold the key; empty if none does.
   const Holders& holders(std::size_t sample, std::size_t key) const;
   /// Returns the number of the list of holders. Equal numbers mean equal lists; 0 is the empty one.
   std::uint32_t holder_set(std::size_t sample, std::size_t key) const;
   const Holders& holder_set_at(std::uint32_t set) const;
-  /// Requires a key that some rank holds. Valid until the directory changes or is destroyed.
+  /// Returns the lengths of whole sequences. Requires a key that some rank holds. Valid until the directory changes or
+  /// is destroyed.
   std::span<const std::int64_t> lengths(std::size_t sample, std::size_t key) const;
   std::int64_t tokens(std::size_t sample, std::size_t key) const;
   /// Returns all samples as a batch without data.
@@ -116,7 +117,7 @@ class SampleDirectory {
   friend class HoldingsTable;
   class State;
   State& own();
-  /// Replaces the table by a copy without dead entries, if there are many.
+  /// Replaces the table with a copy without dead entries, if there are many.
   void compact();
   /// Merges one key's column of `from`, whose samples are `rows` here.
   static void merge_key(State& state, const State& from, std::size_t from_key, std::span<const std::size_t> rows);

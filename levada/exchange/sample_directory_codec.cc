@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint32_t magic = 0x5749564c;  // "LVIW"
 constexpr std::uint32_t version = 3;
 
-/// Fails for bytes that are not UTF-8, because all texts come from Python strings.
+/// Reads text. Fails for bytes that are not UTF-8, because all texts come from Python strings.
 std::string_view get_text(ByteReader& reader, std::string_view what) {
   const std::string_view text = as_text(reader.get_sized());
   if (!simdjson::validate_utf8(text)) reader.fail(fmt::format("{} that is not UTF-8", what));

@@ -37,7 +37,7 @@ void get_numbers(ByteReader& reader, std::vector<T>& numbers) {
 
 /// Writes lists of sequences' lengths: the count of each list, unless all have one, then all lengths.
 void put_lengths(ByteWriter& writer, std::span<const std::uint32_t> counts, std::span<const std::int64_t> lengths);
-/// Lengths are not negative, and those of a list add up to less than 2^63.
+/// Reads such lists. No length is negative, and the lengths of a list add up to less than 2^63.
 Seqlens get_lengths(ByteReader& reader);
 
 }  // namespace levada

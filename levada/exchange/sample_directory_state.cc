@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t compact_at_lengths = std::uint64_t{64} << 10;
 constexpr std::uint64_t compact_at_sets = 1024;
 
-/// Returns what a rank holds after adding `more` to `known`: the whole, or else the newer part.
+/// Returns the holder after adding `more` to `known`: the whole, if either is whole, else the newer part.
 Holder joined_holder(const Holder& known, const Holder& more) {
   return more.part.is_whole() || !known.part.is_whole() ? more : known;
 }
@@ -42,7 +42,7 @@ bool SampleDirectory::State::is_held(std::size_t sample) const {
 
 void SampleDirectory::State::reserve(std::size_t samples) {
   if (samples <= ids_.capacity()) return;
-  const std::size_t room = std::max(samples, 2 * ids_.capacity());  // because updates are often small and frequent
+  const std::size_t room = std::max(samples, 2 * ids_.capacity());  // updates are often small and frequent
   ids_.reserve(room);
   for (auto& column : columns_) column.reserve(room);
 }

@@ -67,18 +67,18 @@ class SampleDirectory::State {
     }
   }
   void put_values(std::size_t sample, PlainValues values);
-  /// Adds to the known values; on conflict, the new ones win.
+  /// Merges with the known values; on conflict, the new ones win.
   void add_values(std::size_t sample, PlainValues values);
-  /// Removes a sample. The last sample takes its number.
+  /// Removes a sample. The last sample takes over its number.
   void forget(std::size_t sample);
-  /// Whether a copy without dead entries would be much smaller, or a key has no holder.
+  /// Returns whether a copy without dead entries would be much smaller, or a key has no holder.
   bool needs_compaction() const;
-  /// Counts the present sets as those in use.
+  /// Records that the current sets are those in use.
   void set_live_sets() { live_sets_ = sets_.size(); }
 
   /// Throws InvalidArgument if there is no room for this many more keys.
   void check_room(std::size_t more_keys) const;
-  /// These throw for facts that contradict those of ranks other than `rank`, naming id, key and ranks. check_key() also
+  /// Each throws for facts that contradict those of ranks other than `rank`, naming id, key and ranks. check_key() also
   /// compares with other samples of `rank`, except those that are being `replaced`.
   void check_key(const SampleKey& key, std::string_view id, int rank, std::span<const std::size_t> replaced) const;
   void check_lengths(std::size_t sample, std::size_t key, std::span<const std::int64_t> lengths, int rank) const;

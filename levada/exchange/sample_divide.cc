@@ -1,4 +1,4 @@
-// Makes batches from other batches by gathering, splitting and selecting; all of them share the tensors' memory.
+// Gathers, splits and selects batches. The results share the tensors' memory.
 #include <fmt/format.h>
 
 #include <algorithm>

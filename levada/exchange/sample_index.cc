@@ -14,7 +14,7 @@ std::uint64_t hash_of(std::initializer_list<std::uint64_t> numbers) {
   return hash64(std::as_bytes(std::span(numbers.begin(), numbers.size())));
 }
 
-/// A merge sort that starts from the existing runs, because the ids of each destination mostly ascend.
+/// Sorts by merging the existing runs, because the ids of each destination mostly ascend.
 template <typename T, typename Less>
 void sort_runs(std::vector<T>& values, Less less) {
   std::vector<std::size_t> ends;

@@ -15,7 +15,7 @@ namespace levada {
 /// order of the request, so numbers can be sent in place of ids. Keeps the destinations.
 class SampleIndex {
  public:
-  /// Throws InvalidArgument for 2^32 ids or more.
+  /// Throws InvalidArgument for 2^32 - 1 ids or more.
   explicit SampleIndex(std::vector<Destination> destinations);
   SampleIndex(const SampleIndex&) = delete;
   SampleIndex& operator=(const SampleIndex&) = delete;
@@ -29,7 +29,7 @@ class SampleIndex {
   const std::vector<Destination>& destinations() const { return destinations_; }
   /// Returns the numbers of all ids of the destinations that have ranks, one after another.
   std::span<const std::uint32_t> requested() const { return requested_; }
-  /// Independent of the order of destinations, ranks and ids.
+  /// Returns a hash of the destinations, independent of their order and of the order of ranks and ids.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:

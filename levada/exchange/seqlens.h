@@ -8,8 +8,8 @@
 
 namespace levada {
 
-/// The lengths of each item's sequences, in tokens (rows). An item may have no sequences, or be absent. A value. If
-/// every item has exactly one sequence, as in most fields, it is a single vector of lengths.
+/// The lengths of each item's sequences, in tokens (rows). An item may have no sequences, or be absent. A value type.
+/// If every item has exactly one sequence, as in most fields, it is stored as a single vector of lengths.
 class Seqlens {
  public:
   Seqlens() = default;

@@ -414,7 +414,7 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
     if (met_with(arrival) == met.end()) met.push_back({&arrival.key, column_of(arrival.key), {}});
   }
   for (Met& each : met) each.of_name = columns_named(each.key->name);
-  // Entries of new samples are written at once; if something fails, they are removed with the samples.
+  // Writes entries of new samples immediately. On failure, they are removed together with the samples.
   struct Known {
     std::size_t sample;
     const Met* met;

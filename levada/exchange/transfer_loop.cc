@@ -13,7 +13,7 @@ namespace levada {
 namespace {
 
 constexpr std::string_view operation = "exchange";
-/// Yields before a rank sleeps: the others are working on the same exchange, and waking up costs more.
+/// Number of yields before a rank sleeps. The others are working on the same exchange, and a wake-up costs more.
 constexpr int max_yields = 16;
 
 }  // namespace
@@ -23,7 +23,7 @@ TransferLoop::TransferLoop(const TransferParts& parts, std::span<const std::shar
   const SampleStore::Reading here(parts_.store);
   if (to_all.empty()) open_rows(here);
   else open_to_all(to_all, here);
-  // Each rank begins with a different receiver.
+  // Each rank starts with a different receiver.
   const auto beyond = std::ranges::find_if(
       sends_, [&](const Send& send) { return send.channel->to().front() > parts_.engine.info().rank; });
   std::rotate(sends_.begin(), beyond, sends_.end());
@@ -79,7 +79,7 @@ void TransferLoop::prepare_incoming() {
 }
 
 void TransferLoop::run(ExchangeResult& result) {
-  send_some(result);  // others may be waiting for it while this rank allocates memory
+  send_some(result);  // others should not wait while this rank allocates memory
   prepare_incoming();
   for (int idle = 0; next_ < sends_.size() || !active_.empty() || !receives_.empty(); ++idle) {
     const bool sent = send_some(result);
@@ -95,8 +95,8 @@ void TransferLoop::run(ExchangeResult& result) {
   }
 }
 
-/// A channel of a single row has at most one unacknowledged message. A message that was sent but not acknowledged still
-/// counts as in flight, which bounds the bytes in flight; the end of the loop does not wait for it.
+/// A channel of a single row has at most one unacknowledged message. An unacknowledged message counts as in flight,
+/// which bounds the bytes in flight. The loop can end before it is acknowledged.
 bool TransferLoop::send_some(ExchangeResult& result) {
   bool progress = false;
   blocked_on_memory_ = 0;
@@ -137,8 +137,7 @@ bool TransferLoop::send_some_of(Send& send, bool& over, ExchangeResult& result) 
   return progress || over;
 }
 
-/// Returns whether a message published now would find room; with a window of one, whether all messages have been
-/// received.
+/// Returns whether the channel has room for a message; with a window of one, whether all messages have been received.
 bool TransferLoop::has_room(const Send& send) const {
   Channel* const channel[] = {send.channel.get()};
   return parts_.engine.wait({.publish = channel}, Deadline::now()) == Woken::ready;

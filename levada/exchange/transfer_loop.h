@@ -29,14 +29,14 @@ class TransferLoop {
   /// another; rows.sent_by has their bytes. If empty, each row has its own channel. Throws as OutgoingStream does.
   TransferLoop(const TransferParts& parts, std::span<const std::shared_ptr<Channel>> to_all);
 
-  /// Adds to the messages and bytes of `result`.
+  /// Moves all bytes, and adds to the counts of messages and bytes in `result`.
   void run(ExchangeResult& result);
 
  private:
   struct Send {
     OutgoingStream stream;
     std::shared_ptr<Channel> channel;
-    std::uint64_t room = 0;  ///< bytes that it may have in flight: the message that was sent and the one being written
+    std::uint64_t room = 0;     ///< maximum bytes in flight: the message that was sent and the one being written
     OutgoingMessage message{};  ///< to be published when there is room, unless its block is empty
   };
   /// Bytes [at, end) of a sender's stream are still to arrive; some of them belong to rows [row, end_row) of incoming_.
@@ -51,10 +51,10 @@ class TransferLoop {
   void open_to_all(std::span<const std::shared_ptr<Channel>> to_all, const SampleStore::Reading& here);
   void prepare_incoming();
   bool send_some(ExchangeResult& result);
-  /// Returns whether it has progressed. Sets `over` when the stream has ended.
+  /// Returns whether it made progress. Sets `over` when the stream has ended.
   bool send_some_of(Send& send, bool& over, ExchangeResult& result);
   bool receive_some(ExchangeResult& result);
-  /// Writes the bytes that are for this rank, and returns their number.
+  /// Writes the bytes addressed to this rank and returns their number.
   std::uint64_t receive_message(Receive& receive, ByteView message);
   std::uint64_t write(Receive& receive, ByteView run);
   bool is_finished(const Send& send) const { return !send.message.block && send.stream.bytes_left() == 0; }

@@ -26,7 +26,7 @@ std::string ranks_text(const Holders& holders) {
 
 namespace {
 
-/// Marks a rank for which different parts of one sample are requested.
+/// Marks a rank that is to receive different parts of one sample.
 constexpr SequencePart different_parts{0, 0};
 
 void check_destinations(const ExchangeRequest& request, int ranks) {

@@ -13,7 +13,7 @@
 
 namespace levada {
 
-/// Keeps the error of the lowest id, so that it does not depend on the order.
+/// Keeps the error of the lowest id, so that the reported error does not depend on the order of the checks.
 class FirstError {
  public:
   template <typename Message>
@@ -39,9 +39,9 @@ struct Wants {
   std::vector<std::uint32_t> of_sample;  ///< a list for each sample of the directory
 };
 
-/// `requested`: the samples' numbers, as plan_exchange() takes them; `ranks`: the number of ranks. Throws
-/// InvalidArgument for a rank or part that does not exist, a sample that no rank holds, and different parts of one
-/// sample wanted by one rank; it reports the lowest of them independently of the order.
+/// Returns which ranks want each sample. `requested`: the samples' numbers, as plan_exchange() takes them; `ranks`: the
+/// number of ranks. Throws InvalidArgument for a rank or part that does not exist, a sample that no rank holds, and a
+/// rank that wants different parts of one sample. Reports the lowest of them regardless of the order.
 Wants find_wants(const SampleDirectory& directory, const ExchangeRequest& request,
                  std::span<const std::uint32_t> requested, int ranks);
 
