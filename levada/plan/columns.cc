@@ -58,7 +58,7 @@ class ColumnPlanner {
  private:
   static constexpr std::size_t max_filled = 3;
   static constexpr std::int64_t unlimited = -1;
-  /// Percentages by which a rank may have more work in a filled column than the column's costliest item.
+  /// Percentages by which a rank's work in a filled column may exceed the column's costliest item.
   static constexpr std::int64_t excesses[] = {0, 10, 25, unlimited};
 
   /// Fills `filled` columns, one after another, and divides the rest evenly over the others.
@@ -110,7 +110,7 @@ class ColumnPlanner {
     return column;
   }
 
-  /// Appends columns of equal micro-batches. Those with the most work are put together, since ranks wait for the
+  /// Appends columns of micro-batches with equal work. Groups those with the most work, since ranks wait for the
   /// costliest.
   bool divide_evenly(const std::vector<std::size_t>& items, std::size_t count, Columns& columns) const {
     if (items.size() < count * ranks_) return false;

@@ -65,7 +65,7 @@ class MicroFiller {
     }
   }
 
-  /// Returns a block of 2^exponent ranks or more for the sample, a new one if none has room, or null.
+  /// Returns a block of at least 2^exponent ranks with room for the sample, a new one if necessary, or null.
   OpenBlock* wide_block(std::size_t sample, std::size_t exponent) {
     for (auto at = exponent; at < times_.num_sizes(); ++at) {
       OpenBlock* fullest = nullptr;
@@ -83,7 +83,7 @@ class MicroFiller {
     return nullptr;
   }
 
-  /// Places the others, the longest first, each on the rank that has least to do, or where wide blocks have room.
+  /// Places the others, the longest first, each on the least loaded rank or in a wide block that has room.
   void place_narrow(std::span<const std::size_t> narrow, std::vector<std::size_t>& rest) {
     std::vector<OpenBlock> single(static_cast<std::size_t>(ranks_ - used_));
     PartTree idlest(std::max<std::size_t>(1, single.size()));

@@ -25,16 +25,17 @@ class SampleTimes {
   std::size_t num_sizes() const { return num_sizes_; }
   /// Returns the time on a block of 2^exponent ranks, or does_not_fit.
   std::int64_t at(std::size_t sample, std::size_t exponent) const { return times_[sample * num_sizes_ + exponent]; }
-  /// Returns the exponent of the smallest block on which a sample takes at most `limit`, or of that on which it takes
-  /// least.
+  /// Returns the exponent of the smallest block on which a sample takes at most `limit` or, if there is none, of the
+  /// block on which it takes the least time.
   std::size_t smallest_within(std::size_t sample, std::int64_t limit) const;
-  /// Returns the rank time of the samples, each on the smallest block on which it takes at most `limit`.
+  /// Returns the sum of time times ranks over the samples, each on the smallest block on which it takes at most
+  /// `limit`.
   WideSum total(std::span<const std::size_t> samples, std::int64_t limit) const;
 
  private:
   std::size_t num_sizes_;
   std::vector<std::int64_t> times_;  ///< by sample, then size
-  std::vector<std::size_t> least_;   ///< exponents of the smallest blocks that have room
+  std::vector<std::size_t> least_;   ///< by sample, the exponent of the smallest block that has room
 };
 
 /// A block that is being filled.
@@ -46,7 +47,7 @@ struct OpenBlock {
   int size() const { return 1 << exponent; }
 };
 
-/// The samples of a step, and what a rank can hold of them.
+/// The samples of a step, and the capacity of its ranks.
 struct StepSamples {
   std::span<const std::int64_t> tokens;  ///< the longest first
   const SampleTimes& times;
@@ -54,9 +55,9 @@ struct StepSamples {
   std::int64_t max_tokens = 0;
 };
 
-/// Fills one micro-batch of all ranks with blocks that take at most `limit`, if that is possible, the largest first.
-/// Takes samples from `left`, which is ascending, and leaves at least `kept`. Returns nothing, and takes nothing, if a
-/// rank would have none.
+/// Fills one micro-batch of all ranks with blocks that take at most `limit` if possible, the largest first. Takes
+/// samples from `left`, which is ascending, and leaves at least `kept`. Returns nothing, and takes nothing, if a rank
+/// would have none.
 std::optional<std::vector<OpenBlock>> fill_micro(const StepSamples& step, std::int64_t limit,
                                                  std::vector<std::size_t>& left, std::size_t kept);
 

@@ -10,8 +10,8 @@ namespace levada {
 
 /// Times of a training step with ring attention (H. Liu et al., "Ring Attention with Blockwise Transformers for
 /// Near-Infinite Context", 2023), in the unit of SampleCost::Kind::flops: the time of four operations for each hidden
-/// unit, in each layer, forward and backward. The defaults are those of 32 layers of hidden size 4096 with 8 heads of
-/// keys and values, at 400 TFLOP/s, 300 GB/s within a host and 40 GB/s between hosts; a unit is then 3.9 ns.
+/// unit, in each layer, forward and backward. The defaults describe 32 layers of hidden size 4096 with 8 heads of keys
+/// and values, at 400 TFLOP/s, 300 GB/s within a host and 40 GB/s between hosts; a unit is then 3.9 ns.
 struct ContextCost {
   std::int64_t linear = 24576, quadratic = 1;  ///< a sequence of L positions takes linear * L + quadratic * L * L
   std::int64_t exchange_in_host = 333;         ///< sending the keys and values of a position to a rank of the host
@@ -29,8 +29,8 @@ constexpr std::int64_t padded_for(std::int64_t tokens, int size) {
   return (tokens + multiple - 1) / multiple * multiple;
 }
 
-/// Returns the time that one sequence takes on each of `size` ranks. Communication hides behind attention, or the other
-/// way around. Throws InvalidArgument if it does not fit in 62 bits.
+/// Returns the time that one sequence takes on each of `size` ranks. Communication and attention overlap, so the longer
+/// of the two counts. Throws InvalidArgument if it does not fit in 62 bits.
 std::int64_t sequence_time(std::int64_t tokens, int size, const ContextCost& cost);
 
 /// Returns the time of a micro-batch of these sequences on each of `size` ranks. Throws like sequence_time().

@@ -41,7 +41,7 @@ void sort_as_read(Micros& micros) {
   });
 }
 
-/// Plans with blocks of different sizes. Numbers the samples anew, the longest first.
+/// Plans with blocks of different sizes. Renumbers the samples, the longest first.
 class ContextPlanner {
  public:
   ContextPlanner(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance)
@@ -61,7 +61,7 @@ class ContextPlanner {
 
   /// Returns the best plan found with num_micro micro-batches.
   std::optional<ContextPlan> divide(std::int64_t num_micro) const {
-    // A first micro-batch that takes longer than the others holds the long sequences, which matters if they are few.
+    // A longer first micro-batch holds the long sequences, which matters if there are few micro-batches.
     constexpr std::int64_t halves[] = {2, 3, 4, 6}, few = 8;
     std::optional<ContextPlan> best;
     for (const std::int64_t first :
@@ -76,7 +76,7 @@ class ContextPlanner {
       auto excess = 1 + least / 512;
       const auto most = 4 * bound_ + longest_time_;
       while (!try_excess(excess) && excess < most) excess *= 2;
-      if (excess >= most) break;  // tokens, not time, are in the way
+      if (excess >= most) break;  // the limit is tokens, not time
       for (auto step = excess / 4; step > least / 128; step /= 2) excess += try_excess(excess - step) ? -step : 0;
       if (best && is_good(*best)) break;
     }
@@ -84,14 +84,14 @@ class ContextPlanner {
   }
 
   std::int64_t time_of(const ContextPlan& plan) const { return step_time(plan, tokens_, balance_); }
-  /// Whether at most half a percent is left to gain.
+  /// Returns whether at most half a percent is left to gain.
   bool is_good(const ContextPlan& plan) const {
     const auto bound = bound_of(fewest_micros_);
     return time_of(plan) - bound <= bound / 200;
   }
-  /// Returns the number of micro-batches that samples take if time is no matter.
+  /// Returns the number of micro-batches that samples take if time does not matter.
   std::int64_t num_micro_needed() const { return num_micro_needed_; }
-  /// Returns a lower bound for the time of num_micro micro-batches.
+  /// Returns a lower bound on the time of num_micro micro-batches.
   std::int64_t bound_of(std::int64_t num_micro) const { return bound_ + num_micro * balance_.cost.start; }
 
  private:
@@ -145,7 +145,7 @@ class ContextPlanner {
   std::int64_t bound_ = 0;
   std::int64_t fewest_micros_ = 1;     ///< lower bound
   std::int64_t num_micro_needed_ = 1;  ///< with which the samples fit, whatever their work
-  std::int64_t longest_time_ = 0;      ///< longest of the samples, each on the block on which it takes least
+  std::int64_t longest_time_ = 0;      ///< maximum over the samples of the least time on any block
 };
 
 void check_samples(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
@@ -174,7 +174,7 @@ std::optional<ContextPlan> static_plan(std::span<const std::int64_t> tokens, int
   try {
     return plan_static_context(tokens, ranks, size, balance);
   } catch (const InvalidArgument&) {
-    return {};  // there is no number of micro-batches in which each block has a sample and room
+    return {};  // no number of micro-batches has room for all samples and a sample for each block
   }
 }
 

@@ -1,4 +1,4 @@
-// Which samples of a step each context-parallel group gets, with groups whose size follows from the samples.
+// Assigns the samples of a step to context-parallel groups, whose sizes follow from the samples.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ struct ContextPlan {
 
 struct ContextBalance {
   ContextCost cost = {};
-  std::int64_t max_tokens = 0;  ///< limit for one rank in a micro-batch, with the padding of sequences
-  int max_cp = 1;               ///< the most ranks of a block: a power of two that divides the number of ranks
+  std::int64_t max_tokens = 0;  ///< limit for one rank in a micro-batch, including the padding of sequences
+  int max_cp = 1;               ///< maximum ranks in a block: a power of two that divides the number of ranks
   Wait wait = Wait::micro;
 };
 
@@ -41,8 +41,8 @@ ContextBalance context_balance_of(const Balance& balance);
 void check_context(int ranks, const ContextBalance& balance);
 
 /// Divides samples of `tokens` positions each. A short sequence stays on one rank. A long one is cut over as many ranks
-/// as its length requires, and over more where the others would wait for it. Tries the divisions with one size for all
-/// blocks, too, and returns the plan with the least step_time(). Deterministic. Throws InvalidArgument: bad options;
+/// as its length requires, and over more if the other ranks would wait for it. Also tries the divisions with one size
+/// for all blocks, and returns the plan with the least step_time(). Deterministic. Throws InvalidArgument: bad options;
 /// fewer samples than ranks / max_cp; and, naming the sample by its index, one of more than max_cp * max_tokens.
 ContextPlan plan_context(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance);
 
@@ -57,14 +57,14 @@ ContextPlan plan_static_context(std::span<const std::int64_t> tokens, int ranks,
 /// blocks; with Wait::micro, all ranks wait in each micro-batch.
 std::int64_t step_time(const ContextPlan& plan, std::span<const std::int64_t> tokens, const ContextBalance& balance);
 
-/// Returns the time of a step that is not balanced: blocks of `size` ranks each take equally many samples, in their
-/// order, in micro-batches as full as the order allows.
+/// Returns the time of a step that is not balanced: each block of `size` ranks takes the same number of samples, in
+/// their order, in micro-batches as full as the order allows.
 std::int64_t time_in_order(std::span<const std::int64_t> tokens, int ranks, int size, const ContextBalance& balance);
 
-/// Returns the smallest size of blocks, up to max_cp, in which each of the samples fits a micro-batch.
+/// Returns the smallest block size, up to max_cp, with which each of the samples fits into a micro-batch.
 int smallest_block(std::span<const std::int64_t> tokens, const ContextBalance& balance);
 
-/// Returns a lower bound of step_time() for plans of `num_micro` micro-batches: the mean computing time of a rank, or
+/// Returns a lower bound on step_time() for plans of `num_micro` micro-batches: the mean computing time of a rank, or
 /// that of the longest sample on max_cp ranks if it is longer.
 std::int64_t context_bound(std::span<const std::int64_t> tokens, int ranks, int num_micro,
                            const ContextBalance& balance);

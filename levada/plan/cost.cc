@@ -68,7 +68,7 @@ class Traffic {
  private:
   std::size_t host_of(int rank) const { return static_cast<std::size_t>(rank / cluster_.ranks_per_host); }
 
-  /// Finds the sender and the first receiver on each other host. The children of the i-th begin at i * degree + 1.
+  /// Finds the sender and the first receiver on each other host. The children of entry i begin at i * degree + 1.
   template <typename Receivers>
   void find_forwarders(int from, const Receivers& receivers) {
     forwarders_ = {from};

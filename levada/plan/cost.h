@@ -47,7 +47,7 @@ struct Cost {
   Readers readers;
   std::vector<Readers> same = {};  ///< other choices that make the same ranks read
   int num_readers = 1;
-  std::uint64_t read_bytes = 0;      ///< size of the batches that all readers make, each counted as often as it is read
+  std::uint64_t read_bytes = 0;      ///< size of all batches that readers read; a batch counts once per reader
   std::uint64_t crossing_bytes = 0;  ///< bytes that hosts send each other, counted at the sender
 
   /// Bytes over the busiest link in its busier direction; time at link_bytes_per_s. A message crosses once to each
@@ -81,8 +81,8 @@ std::vector<Cost> compare_readers(const std::vector<Field>& fields, const Layout
 constexpr double max_share_of_step = 0.1;
 
 /// Returns the recommended choice if a training step takes `step_s`: among those that take at most max_share_of_step of
-/// that, the one that reads least, then the one with the fewest readers. Returns the fastest if none is fast enough.
-/// Requires at least one.
+/// that, the one that reads the least, then the one with the fewest readers. Returns the fastest if none is fast
+/// enough. Requires at least one.
 const Cost& recommended(std::span<const Cost> costs, double step_s);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// Long samples wait for a step with others like them.
+// A queue in which long samples wait for a step with others like them.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct DelayedSample {
 
 /// Chooses the samples of each step from a stream of samples. A single sample with more work than the mean work of a
 /// rank makes the whole step long, while the other ranks wait. The queue sets such a sample aside until it holds one of
-/// its kind for each rank, or until it has waited for max_delay steps, and then releases them together. Samples are of
+/// that kind for each rank, or until it has waited for max_delay steps, and then releases them together. Samples are of
 /// one kind if their work is within the same power of two. At most a step's number of samples wait, so that all of them
 /// can be released in one step. (Z. Wang et al., "WLB-LLM: Workload-Balanced 4D Parallelism for Large Language Model
-/// Training", 2025, has such queues by length.) A value type. Deterministic.
+/// Training", 2025, uses such queues by length.) A value type. Deterministic.
 class DelayQueue {
  public:
   struct Step {
@@ -38,7 +38,8 @@ class DelayQueue {
       : ranks_(ranks), cost_(cost), max_delay_(max_delay), waiting_(std::move(waiting)) {}
 
   /// Returns the next step of `count` samples, fewer only at the end of the stream. `next`: the sizes of the stream's
-  /// samples from number `first` on; must be 2 * count of them unless the stream ends. Throws as SampleCost::of() does.
+  /// samples from number `first` on; must have 2 * count entries unless the stream ends. Throws as SampleCost::of()
+  /// does.
   Step choose(std::int64_t first, std::span<const SampleSize> next, std::int64_t count);
 
   /// Returns the waiting samples in the order in which they were set aside.

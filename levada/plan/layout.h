@@ -11,14 +11,14 @@
 
 namespace levada {
 
-/// Returns whether `path` matches `pattern`, in which '*' stands for any run of characters.
+/// Returns whether `path` matches `pattern`, in which '*' matches any run of characters.
 bool matches(std::string_view pattern, std::string_view path);
 
-/// Placements by field. The first rule whose pattern matches a leaf's path applies to it; a leaf that no rule matches
+/// Placements by field. The first rule whose pattern matches a leaf's path applies to it. A leaf that no rule matches
 /// follows `otherwise`, which by default sends it whole to every rank. A rule has at most one placement per axis;
-/// placements on the same dimension apply in order, each within the part that the previous ones have left. A tensor
-/// must have all dimensions that its rule cuts; `otherwise` cuts only dimensions that a tensor has. A plain value is
-/// never cut, but Stages apply to it, too.
+/// placements on the same dimension apply in order, each within the part that the previous ones leave. A tensor must
+/// have all dimensions that its rule cuts; `otherwise` cuts only dimensions that a tensor has. A plain value is never
+/// cut, but Stages apply to it as well.
 struct Layout {
   struct Rule {
     std::string pattern;
@@ -35,9 +35,9 @@ struct Layout {
   const std::vector<Placement>& placements_of(std::string_view path) const;
   bool operator==(const Layout&) const = default;
 
-  /// Throws InvalidArgument if layout and mesh do not fit: an axis that the mesh lacks, unless Mesh::may_lack(); a mesh
-  /// axis that no rule mentions and that may or may not divide data; an undefined stage name, or a stage beyond
-  /// the axis; two placements on one axis; two rules with the same pattern.
+  /// Throws InvalidArgument if layout and mesh do not fit: an axis that the mesh lacks, unless Mesh::may_lack(); an
+  /// axis of Mesh::undecided_axes() that no rule mentions; an undefined stage name, or a stage beyond the axis; two
+  /// placements on one axis; two rules with the same pattern.
   void check(const Mesh& mesh) const;
 
   /// Returns one JSON object: {"name": "gpt", "fields": {"tokens": ["shard(dp,0)", ...]}, "optional":
@@ -55,15 +55,15 @@ struct GptOptions {
   std::vector<int> mtp_stages = {};  ///< coordinates along pp of the stages that host multi-token prediction
 };
 
-/// The fields of a GPT step and the stages that need them, as in Megatron-LM. The first stage gets tokens and
-/// position_ids (and attention_mask), the last one labels and loss_mask (and attention_mask), a stage that hosts MTP
-/// all of them, and other middle stages none. dp, meaning all data axes, shards dim 0; cp divides the sequence by
-/// zigzag (for the mask its rows, the queries); tp replicates. Without the `attention_mask` option, a batch may still
-/// have one, as well as cu_seqlens and max_seqlen; every stage and cp coordinate then gets these whole. Other fields go
-/// to every rank.
+/// Returns the layout of a GPT step's fields and the stages that need them, as in Megatron-LM. The first stage gets
+/// tokens and position_ids (and attention_mask), the last one labels and loss_mask (and attention_mask), a stage that
+/// hosts MTP all of them, and other middle stages none. dp, meaning all data axes, shards dim 0; cp divides the
+/// sequence by zigzag (for the mask its rows, the queries); tp replicates. Without the `attention_mask` option, a batch
+/// may still have one, as well as cu_seqlens and max_seqlen; every stage and cp coordinate then gets these whole. Other
+/// fields go to every rank.
 Layout gpt(const GptOptions& options = {});
 
-/// Every field sharded along dim 0 over all data axes and replicated along all others.
+/// Returns the layout that shards every field along dim 0 over all data axes and replicates it along all others.
 Layout data_parallel();
 
 }  // namespace layouts

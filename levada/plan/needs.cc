@@ -27,14 +27,14 @@ std::vector<bool> stages_that_hold(const Stages& stages, const Layout& layout, i
   return holds;
 }
 
-/// Returns whether the placement is only along data axes, named singly or all together.
+/// Returns whether the placement is only along data axes, named one by one or all together.
 bool is_along_data(const Placement& placement, const Mesh& mesh) {
   const auto axes = mesh.axes_meant_by(axis_of(placement));
   return !axes.empty() &&
          std::find(mesh.data_axes().begin(), mesh.data_axes().end(), axes.front()) != mesh.data_axes().end();
 }
 
-/// Throws for a placement that contradicts dealing, which does what Shard{data axis, 0} asks for.
+/// Throws for a placement that contradicts dealing, which has the effect of Shard{data axis, 0}.
 void check_dealt(const Placement& placement, const Layout& layout) {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard != nullptr && shard->dim == 0) return;
@@ -84,7 +84,7 @@ void Needs::find_stage_sets() {
   }
   for (const AxisSpan& axis : stage_axes_) stage_count *= static_cast<std::size_t>(axis.size());
 
-  // Axes may overlap, so that not every combination of their coordinates is a stage.
+  // Axes may overlap, so not every combination of their coordinates is a stage.
   constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
   std::map<std::vector<bool>, std::size_t> known;
   stage_set_.assign(stage_count, none);

@@ -1,4 +1,5 @@
-// A layout compiled for one mesh: what each rank needs by each rule, as arithmetic on rank numbers. Internal to plan.
+// A layout compiled for one mesh: the needs of each rank by each rule, as arithmetic on rank numbers. Private to this
+// module.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Cut {
   bool shares_batch = false;  ///< splits a global batch: a Shard of dim 0 along all data axes together
   Placement placement;        ///< for error messages
 
-  /// Returns the number that the extent must be a multiple of.
+  /// Returns the number by which the extent must be divisible.
   std::int64_t divisor() const { return zigzag ? 2 * std::int64_t{axis.size()} : axis.size(); }
 };
 
@@ -28,9 +29,10 @@ class Needs {
   /// Throws as Layout::check() does, and if dealing whole batches contradicts a placement along a data axis.
   Needs(const Layout& layout, const Mesh& mesh, Divide divide);
 
-  /// Returns which batch of a round the rank gets.
+  /// Returns the index of the rank's batch in a round.
   int unit_of(int rank) const { return unit_axis_.of(rank); }
-  /// Returns a number that is equal for two ranks exactly if they need the same by every rule, given the same batch.
+  /// Returns a number that is equal for two ranks if and only if, given the same batch, they need the same parts by
+  /// every rule.
   std::uint64_t class_of(int rank) const;
 
   const std::vector<Cut>& cuts(std::size_t rule) const { return rules_[rule].cuts; }
@@ -40,7 +42,7 @@ class Needs {
  private:
   struct RuleNeeds {
     std::vector<Cut> cuts;
-    std::vector<std::pair<AxisSpan, std::vector<bool>>> stages;  ///< which coordinates of an axis hold it
+    std::vector<std::pair<AxisSpan, std::vector<bool>>> stages;  ///< coordinates of an axis that hold it
   };
   /// Stages that hold the same rules, and the axes along which those rules cut.
   struct StageSet {

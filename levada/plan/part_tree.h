@@ -9,7 +9,7 @@
 
 namespace levada {
 
-/// Finds the cheapest part that has room without a scan of all parts: a tree in which each node has the lowest cost and
+/// Finds the cheapest part that has room without scanning all parts: a tree in which each node has the lowest cost and
 /// the fewest tokens of the parts below it.
 class PartTree {
  public:

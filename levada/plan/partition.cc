@@ -39,7 +39,7 @@ Demand& operator-=(Demand& a, const Demand& b) {
   return a;
 }
 
-/// `Load` is what items add to parts: a cost, or a Demand.
+/// Divides items greedily, then by exchanges. `Load`: an item's contribution to its part, a cost or a Demand.
 template <typename Load>
 class Balancer {
  public:
@@ -56,7 +56,7 @@ class Balancer {
 
   /// Adds each item to the part that is cheapest with it.
   void fill() {
-    // The first items each start a part, so that none is empty even if items cost nothing.
+    // Each of the first items starts a part, so that no part is empty even if items cost nothing.
     const std::size_t own = std::min(parts_.size(), order_.size());
     for (std::size_t i = 0; i < own; ++i) add(i, order_[i]);
     const auto rest = std::span(order_).subspan(own);
@@ -87,7 +87,7 @@ class Balancer {
     }
   }
 
-  /// Adds each item to the part with the least room that suffices, and the last items to parts that are still empty.
+  /// Adds each item to the fullest part that has room (best fit), and the last items to parts that are still empty.
   void fill_tightly() {
     auto by_tokens = order_;
     std::ranges::stable_sort(by_tokens, std::greater(), [this](std::size_t i) { return loads_[i].tokens; });
@@ -138,7 +138,7 @@ class Balancer {
       if (most <= bound) break;
       auto best = best_exchange(dear, by_cost, sizes);
       if (has_runs && (!best || best->gain <= most >> 12)) consider_runs(dear, by_cost, best);
-      // A gain of less than a ten-millionth is not worth the time.
+      // A gain of less than 2^-24 is not worth the time.
       if (!best || (most < too_full && best->gain <= most >> 24)) break;
       by_cost.erase({most, dear});
       by_cost.erase({level(parts_[best->cheap].load), best->cheap});
@@ -221,7 +221,7 @@ class Balancer {
   static Load sum(Load a, const Load& b) { return a += b; }
   static Load difference(Load a, const Load& b) { return a -= b; }
 
-  /// Returns the number to minimize in the part with the highest one.
+  /// Returns the number whose maximum over the parts is minimized.
   std::int64_t level(const Load& load) const {
     if constexpr (is_scalar) {
       return load;
@@ -287,7 +287,7 @@ class Balancer {
       const auto gain = gain_of(from, to, moved);
       if (gain > (best ? best->gain : 0)) best = {cheap, given, taken, num_taken, gain};
     };
-    // For a part that is too full, any item may do, not only those that would equalize the work.
+    // For a part that is too full, consider every item, not only those that would equalize the work.
     const auto size = static_cast<std::ptrdiff_t>(to.items.size());
     const auto near = most < too_full ? reach : size;
     for (const auto given : from.items) {
@@ -319,7 +319,7 @@ class Balancer {
   }
 
   /// Considers each item in exchange for the shortest runs of cheaper items that make room for it: a part that is full
-  /// of tokens has room for a long sample only if several short ones leave.
+  /// of tokens has room for a long sample only after several short ones move out.
   void consider_runs(std::size_t dear, std::size_t cheap, std::optional<Exchange>& best) {
     const auto &from = parts_[dear], &to = parts_[cheap];
     for (const auto given : from.items) {

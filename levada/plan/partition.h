@@ -19,13 +19,13 @@ enum class PartSizes : std::uint8_t {
   equal,  ///< the item counts of any two parts differ by at most one
 };
 
-/// Divides items over `parts` so that the costliest part costs little more than it must. First greedily: the costliest
-/// item goes to the cheapest part (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969), with equal counts
-/// group by group of `parts` items. Then the costliest part moves an item to a cheap one, or exchanges one with it, as
-/// long as that lowers the higher of their two costs. With `any`, the costliest part costs at most 4/3 - 1/(3*parts)
-/// times as much as in the best division. Deterministic. Parts are in the order of their first items, empty ones last;
-/// none is empty unless there are fewer items than parts. Throws InvalidArgument: no parts; a negative cost; costs
-/// whose sum exceeds 63 bits; with `equal`, fewer items than parts.
+/// Divides items over `parts` so that the cost of the costliest part is close to the minimum. First, greedily adds the
+/// costliest item to the cheapest part (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969); with equal
+/// counts, one item of each group of `parts` items to each part. Then moves an item from the costliest part to a cheap
+/// one, or exchanges two items, as long as that lowers the higher of their two costs. With `any`, the costliest part
+/// costs at most 4/3 - 1/(3*parts) times as much as in the best division. Deterministic. Parts are in the order of
+/// their first items, empty ones last; none is empty unless there are fewer items than parts. Throws InvalidArgument:
+/// no parts; a negative cost; costs whose sum exceeds 63 bits; with `equal`, fewer items than parts.
 Partition partition_by_cost(std::span<const std::int64_t> costs, std::size_t parts, PartSizes sizes = PartSizes::any);
 
 /// An item's contribution to its part. The cost of a part is the larger of its sums of `first` and of `second`, so the

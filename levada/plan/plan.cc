@@ -42,7 +42,7 @@ std::size_t rule_of(std::string_view path, const Layout& layout) {
   return rule;
 }
 
-/// Returns whether two parts of one tensor have an element in common.
+/// Returns whether two parts of a tensor have a common element.
 bool overlap(const Region& a, const Region& b) {
   const auto meet = [](const Ranges& of_a, const Ranges& of_b) {
     return std::ranges::any_of(of_a, [&](const Range& one) {
@@ -282,7 +282,7 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
 
   std::vector<Move> moves;
   for (std::size_t audience = 0; audience < audiences.size(); ++audience) {
-    const int rank = audiences[audience].to.front();  // any of them, since they need the same
+    const int rank = audiences[audience].to.front();  // any of them, since they need the same parts
     for (std::size_t field = 0; field < parts.size(); ++field) {
       if (!needs.holds(parts[field].rule(), rank)) continue;
       LEVADA_ASSERT(std::ranges::all_of(audiences[audience].to,

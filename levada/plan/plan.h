@@ -1,5 +1,5 @@
-// The data that has to move from a source layout to a target layout, as a list of moves. Pure values without I/O, the
-// same on every rank without communication.
+// The data that must move from a source layout to a target layout, as a list of moves. Plans are pure values, computed
+// without I/O, and the same on every rank without communication.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace levada {
 
-/// The segments of a field, and the batch's fields that define them.
+/// The segments of a field, and the fields of the batch that define them.
 struct FieldSegments {
   std::shared_ptr<const Segments> boundaries;  ///< null if the rows are not packed
   std::string path;                            ///< "cu_seqlens"
-  std::string differs_from;                    ///< another field that contradicts it, or empty
+  std::string differs_from;                    ///< path of a field that contradicts it, or empty
   explicit operator bool() const { return boundaries != nullptr; }
   bool operator==(const FieldSegments&) const = default;
 };
 
-/// One leaf as a planner sees it. A leaf that is not a tensor has no bits and no extents, and moves whole.
+/// A leaf of a batch as the planner sees it. A leaf that is not a tensor has no bits and no extents, and moves whole.
 struct Field {
   std::string path;
   DType dtype;
@@ -38,7 +38,7 @@ struct Field {
 /// Returns the total size of the tensors in a batch with these fields.
 std::uint64_t bytes_of_batch(const std::vector<Field>& fields);
 
-/// Which ranks read. `one`: rank 0. `all`: each rank for itself, so nothing is sent. `host`: the first rank of each
+/// The ranks that read. `one`: rank 0. `all`: each rank for itself, so nothing is sent. `host`: the first rank of each
 /// host. `spread`: one rank at each coordinate along the data axes, distributed over hosts as evenly as the mesh
 /// allows. `axes`: the first rank at each coordinate along the given axes.
 struct Readers {
@@ -54,13 +54,13 @@ struct Readers {
   std::vector<int> of(const Mesh& mesh, std::span<const int> host_of = {}) const;
 };
 
-/// How batches are assigned to ranks along the data axes, which have W coordinates. `deal`: whole ones, batch t*W+d to
-/// coordinate d in round t. `split`: one global batch along dim 0.
+/// The assignment of batches to ranks along the data axes, which have W coordinates. `deal` assigns whole batches:
+/// batch t*W+d to coordinate d in round t. `split` divides one global batch along dim 0.
 enum class Divide : std::uint8_t { deal, split };
 
 /// Returns "deal" or "split".
 std::string_view to_string(Divide divide);
-/// The inverse of to_string(). Throws InvalidArgument, which calls the argument `what`.
+/// Parses the text of to_string(). Throws InvalidArgument, naming the argument `what`.
 Divide parse_divide(std::string_view word, std::string_view what = "divide");
 
 /// The ranks to which a reader sends the same message in a step, because they need the same parts of the same batch.
@@ -80,8 +80,8 @@ struct Move {
   bool operator==(const Move&) const = default;
 };
 
-/// How a step's batches get from their readers to all ranks. Moves are sorted by audience, then field. Each field that
-/// an audience needs is one move to all of its ranks; a plain value or an empty tensor is a move of 0 bytes.
+/// The moves that take a step's batches from their readers to all ranks. Moves are sorted by audience, then field. Each
+/// field that an audience needs is one move to all of its ranks; a plain value or an empty tensor is a move of 0 bytes.
 struct Plan {
   Mesh mesh;
   std::vector<Field> fields;
@@ -90,9 +90,9 @@ struct Plan {
 
   /// Returns the moves of one audience, in the order of fields. Together they are one message.
   std::span<const Move> moves_of(int audience) const;
-  /// Returns the bytes that leave their readers, each multicast counted once.
+  /// Returns the bytes that readers send. Each multicast counts once.
   std::uint64_t bytes_sent() const;
-  /// Returns the bytes that arrive, counted at each rank.
+  /// Returns the bytes that ranks receive. Each multicast counts once per receiver.
   std::uint64_t bytes_delivered() const;
   /// Returns the bytes that arrive at each rank.
   std::vector<std::uint64_t> bytes_by_rank() const;
@@ -108,7 +108,7 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-/// Returns the number that the segment lengths of packed rows must be multiples of, so that the layout can divide the
+/// Returns the number by which the segment lengths of packed rows must be divisible, so that the layout can divide the
 /// field at `path` along its Zigzag placements; 1 if it has none.
 std::int64_t segment_divisor(const Layout& layout, const Mesh& mesh, std::string_view path);
 
@@ -135,14 +135,14 @@ std::span<const Audience> audiences_of(std::span<const Audience> audiences, int 
 
 /// Returns the plan of one step. `fields`: those of one batch as its reader holds it (dealing: one of the dealt
 /// batches; splitting: the global batch). Throws InvalidArgument: a required field that is missing; a dimension that a
-/// field lacks; an extent that does not divide, naming field, extent and divisor; a field that is to be cut although
-/// its elements do not begin on byte boundaries.
+/// field lacks; an extent that does not divide, naming field, extent and divisor; a cut field whose elements do not
+/// begin on byte boundaries.
 Plan plan_fan_out(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                   const FanOutOptions& options);
 
-/// Returns only the moves, for audiences already known. A reader calls it for audiences_of(all, itself, unit) when a
-/// batch of another shape arrives. Move::audience is an index into `audiences`. The time is linear in the entries of
-/// these audiences and the layout, and in those of the segments, if any; it does not depend on the size of the mesh.
+/// Returns only the moves, for known audiences. A reader calls it for audiences_of(all, itself, unit) when a batch of
+/// another shape arrives. Move::audience is an index into `audiences`. The time is linear in the entries of these
+/// audiences and the layout, and in those of the segments, if any; it does not depend on the size of the mesh.
 std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                             std::span<const Audience> audiences, const FanOutOptions& options);
 

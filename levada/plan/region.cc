@@ -22,7 +22,7 @@ void append(Ranges& ranges, Range next) {
   else ranges.push_back(next);
 }
 
-/// Appends positions [begin, end) of what `from` selects.
+/// Appends positions [begin, end) of the selection `from`.
 void append_positions(Ranges& to, const Ranges& from, std::int64_t begin, std::int64_t end) {
   std::int64_t at = 0;
   for (const Range& range : from) {

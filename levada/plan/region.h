@@ -36,8 +36,8 @@ struct Segments {
   }
 };
 
-/// The product of its dimensions' ranges. A value type; copies share their content, so that a plan of many moves is
-/// small.
+/// The product of the ranges of each dimension. A value type; copies share their content, which keeps a plan of many
+/// moves small.
 class Region {
  public:
   Region() = default;
@@ -47,7 +47,7 @@ class Region {
   /// Returns one entry per dimension; valid until this region changes or is destroyed. If rows differ, dims 0 and 1 are
   /// merged.
   const std::vector<Ranges>& dims() const;
-  /// Returns whether rows differ, so that dims()[0] stands for dims 0 and 1 of the tensor.
+  /// Returns whether rows differ, so that dims()[0] covers dims 0 and 1 of the tensor.
   bool rows_differ() const { return rows_ != 0; }
   /// Returns the extents of the part, with its ranges concatenated.
   Shape shape() const;
@@ -58,7 +58,7 @@ class Region {
   /// Keeps part `index` of `count` equal parts along `dim`, counted within this region. The caller has checked that
   /// the extent divides.
   void keep_part(std::size_t dim, std::int64_t index, std::int64_t count);
-  /// Keeps positions [begin, end) along `dim`, counted within this region, as far as they exist.
+  /// Keeps those of positions [begin, end) along `dim`, counted within this region, that exist.
   void keep_range(std::size_t dim, std::int64_t begin, std::int64_t end);
   /// Keeps chunks `index` and 2*count-1-index of 2*count equal chunks along `dim`.
   void keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count);
@@ -84,7 +84,7 @@ class Region {
 /// InvalidArgument if the region exceeds the tensor, or cuts a tensor whose elements do not begin on byte boundaries.
 void copy_region(const TensorView& from, const Region& region, std::byte* to, CopyMode mode = CopyMode::cached);
 
-/// Returns the region as a view of the same memory; empty if that takes more than one range in a dimension. Throws
+/// Returns the region as a view of the same memory; nothing if a dimension has more than one range. Throws
 /// InvalidArgument if the region exceeds the tensor.
 std::optional<TensorView> view_region(const TensorView& from, const Region& region);
 

@@ -12,7 +12,7 @@ namespace levada {
 struct SampleSize {
   std::int64_t tokens = 0;                   ///< positions in a row, including the padding of its segments
   std::int64_t squares = 0;                  ///< sum of the squares of its segments' positions: the cost of attention
-  std::array<std::int64_t, 2> weights = {};  ///< given by the user, only for SampleCost::Kind::weights
+  std::array<std::int64_t, 2> weights = {};  ///< from the user, only for SampleCost::Kind::weights
   std::int64_t padding = 0;                  ///< padding among the tokens
   bool operator==(const SampleSize&) const = default;
 };
@@ -24,7 +24,7 @@ struct Work {
   bool operator==(const Work&) const = default;
 };
 
-/// How the work of a sample follows from its size.
+/// Computes the work of a sample from its size.
 struct SampleCost {
   enum class Kind : std::uint8_t {
     tokens,   ///< one per position
@@ -38,7 +38,7 @@ struct SampleCost {
   /// Accepts "tokens"; "flops" for a model of hidden size 4096; "flops(hidden=8192)";
   /// "flops(linear=24576,quadratic=1)"; "weights". A transformer layer of hidden size h does 24 h h L + 4 h L L
   /// operations forward (D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021),
-  /// in proportion to 6 h L + L L. Throws InvalidArgument, which lists what is accepted.
+  /// in proportion to 6 h L + L L. Throws InvalidArgument, listing the accepted forms.
   static SampleCost parse(std::string_view text);
   /// Returns text that parse() accepts.
   std::string to_string() const;

@@ -46,7 +46,7 @@ Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost&
   return level;
 }
 
-/// Counts the time of micro-batches, with what the ranks of a block send each other, as work.
+/// Counts the time of micro-batches as work, including communication among the ranks of a block.
 StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options) {
   const auto context = context_balance_of(options);
   std::vector<std::int64_t> tokens;
@@ -72,7 +72,7 @@ StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> 
   return balance;
 }
 
-/// Returns the work of the busiest of `ranks` if each takes equally many samples, in their order.
+/// Returns the work of the busiest rank if each takes the same number of samples, in their order.
 double busiest_in_order(const Level& level, int num_ranks) {
   const auto ranks = static_cast<std::size_t>(num_ranks), samples = level.works.size();
   double busiest = 0;

@@ -1,4 +1,4 @@
-// How evenly the work of planned steps is divided.
+// Measures how evenly the work of planned steps is divided.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ struct StepBalance {
   std::int64_t steps = 0, samples = 0, tokens = 0;
   std::int64_t micro_batches = 0;  ///< per rank
   double busiest = 0;              ///< work of the busiest rank
-  double unbalanced = 0;           ///< the same if each rank took equally many samples, in their order
-  double bound = 0;                ///< lower bound of `busiest`: work_bound()
-  double waiting = 0;        ///< summed over micro-batches, the work of the rank that has most in it: see Wait::micro
-  double waiting_bound = 0;  ///< lower bound of `waiting`
-  double mean = 0;           ///< average work of a rank
-  std::int64_t delayed = 0;  ///< samples that waited for a later step than theirs
-  std::int64_t waited = 0;   ///< total number of steps that they waited
-  std::int64_t longest_wait = 0;  ///< the longest of those waits, in steps
-  std::int64_t padding = 0;       ///< padding among the tokens
+  double unbalanced = 0;           ///< the same if each rank took the same number of samples, in their order
+  double bound = 0;                ///< lower bound on `busiest`: work_bound()
+  double waiting = 0;              ///< sum over micro-batches of the busiest rank's work: see Wait::micro
+  double waiting_bound = 0;        ///< lower bound on `waiting`
+  double mean = 0;                 ///< average work of a rank
+  std::int64_t delayed = 0;        ///< samples that waited for a later step
+  std::int64_t waited = 0;         ///< total number of steps that they waited
+  std::int64_t longest_wait = 0;   ///< the longest of those waits, in steps
+  std::int64_t padding = 0;        ///< padding among the tokens
   StepBalance& operator+=(const StepBalance& other);
   bool operator==(const StepBalance&) const = default;
 };
 
-/// The balance of a run's plans, in order and in bounded memory: all entries cover equally many steps, and more of them
-/// the longer the run.
+/// The balance of a run's plans, in order and in bounded memory: every entry covers the same number of steps, which
+/// grows with the run.
 class BalanceSeries {
  public:
   static constexpr std::size_t max_entries = 512;  ///< even
@@ -46,7 +46,7 @@ class BalanceSeries {
   std::int64_t steps_per_entry_ = 1;
 };
 
-/// Returns the work of the busiest of `ranks` if each takes equally many samples, in their order.
+/// Returns the work of the busiest of `ranks` if each takes the same number of samples, in their order.
 double unbalanced_work(std::span<const SampleSize> samples, int ranks, const SampleCost& cost);
 
 /// Returns the balance of one step that plan_step() divided with these options.

@@ -60,7 +60,7 @@ std::vector<Demand> demands_of(std::span<const SampleSize> samples, const Sample
   return demands;
 }
 
-/// Brings both kinds of work to one scale: each relative to the least that the busiest rank can have of it.
+/// Brings both kinds of work to one scale, relative to the lower bound on the busiest rank's work of each kind.
 void scale(std::vector<Demand>& demands, int ranks) {
   const auto scale_one = [&](std::int64_t Work::*part) {
     std::int64_t sum = 0, most = 0;
@@ -141,7 +141,7 @@ std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, con
     if (best_level - bound <= bound >> 10 || (best && options.sizes == PartSizes::equal)) break;
     const auto unused = room / 8 * eighths;
     const auto divided = partition_within(demands, ranks, max_of_rank - unused, options.sizes, count, Search::thorough);
-    if (!divided) break;  // with even less room, the search is unlikely to succeed
+    if (!divided) break;  // with less room, the search is even less likely to succeed
     const auto level = busiest_of(*divided, demands);
     if (level >= best_level) continue;
     if (auto found = micros_of(*divided, demands, count, options.max_tokens)) {
@@ -152,8 +152,8 @@ std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, con
   return best;
 }
 
-/// Divides the samples over micro-batches first, and then assigns the same number of those to each rank. Returns
-/// nothing if they do not fit.
+/// Divides the samples over micro-batches first, and then assigns the same number of micro-batches to each rank.
+/// Returns nothing if they do not fit.
 std::optional<Ranks> micros_first(std::span<const Demand> demands, int num_ranks, const Balance& options,
                                   std::int64_t num_micro) {
   const auto ranks = static_cast<std::size_t>(num_ranks);
@@ -223,7 +223,7 @@ std::optional<Ranks> divide_into(std::int64_t num_micro, std::span<const Demand>
 Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& options) {
   const auto ranks = static_cast<std::int64_t>(num_ranks);
   const auto samples = static_cast<std::int64_t>(demands.size());
-  const auto last = samples / ranks;  // As many as a rank has samples: one sample in each.
+  const auto last = samples / ranks;  // as many as a rank has samples: one sample in each
   auto num_micro = ceil_div(count_bins(demands, options.max_tokens), ranks);
   for (bool is_last = false; !is_last && num_micro <= last;
        num_micro = std::min(last, num_micro + std::max<std::int64_t>(1, num_micro / 64))) {

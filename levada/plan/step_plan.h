@@ -1,4 +1,4 @@
-// Which samples of a step each data-parallel rank gets, and in which micro-batch, decided before anything is sent.
+// Assigns the samples of a step to data-parallel ranks and micro-batches, before anything is sent.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ enum class MicroOrder : std::uint8_t {
 
 /// Returns "as-read", "long-first" or "paired".
 std::string_view to_string(MicroOrder order);
-/// The inverse of to_string(). Throws InvalidArgument.
+/// Parses the text of to_string(). Throws InvalidArgument.
 MicroOrder parse_micro_order(std::string_view word);
 
-/// Where data-parallel ranks wait for each other, which determines what the division of a step minimizes.
+/// The point at which data-parallel ranks wait for each other. It determines what the division of a step minimizes.
 enum class Wait : std::uint8_t {
   step,   ///< at the end of the step: minimizes the work of the busiest rank
   micro,  ///< in each micro-batch, as with sharded weights or experts: minimizes the sum, over
@@ -34,10 +34,10 @@ enum class Wait : std::uint8_t {
 
 /// Returns "step" or "micro".
 std::string_view to_string(Wait wait);
-/// The inverse of to_string(). Throws InvalidArgument.
+/// Parses the text of to_string(). Throws InvalidArgument.
 Wait parse_wait(std::string_view word);
 
-/// How the samples of a step are divided over ranks.
+/// Options for dividing the samples of a step over ranks.
 struct Balance {
   SampleCost cost = {};
   PartSizes sizes = PartSizes::any;        ///< sizes of the ranks' shares, in samples
@@ -45,8 +45,8 @@ struct Balance {
   MicroOrder order = MicroOrder::as_read;  ///< with Wait::micro, micro-batches of equal number move together
   Wait wait = Wait::step;
   std::int64_t max_delay = 0;  ///< maximum number of steps that a long sample may wait (DelayQueue); 0: none waits
-  /// The most context-parallel ranks that share a sequence; 1: as many as the mesh says. With more, ranks are the
-  /// dp x cp ranks, max_tokens counts those of one rank, and plan_context() divides the step.
+  /// Maximum number of context-parallel ranks that share a sequence; 1: the cp size of the mesh. Above 1, ranks are the
+  /// dp x cp ranks, max_tokens is the limit for one rank, and plan_context() divides the step.
   int max_cp = 1;
   std::string label = {};  ///< identifies the caller's functions and options for sizes and weights, for comparison
   bool operator==(const Balance&) const = default;
@@ -59,8 +59,8 @@ std::string to_string(const Balance& balance);
 /// Throws InvalidArgument if plan_step() would throw for any samples.
 void check_balance(const Balance& balance);
 
-/// Returns the times of context parallelism for a cost by flops. The others are in proportion to that of a position, as
-/// for a model of this hidden size.
+/// Returns the context-parallel times for a cost by flops. Times other than linear and quadratic are the defaults
+/// scaled inversely with cost.linear, because the unit of time grows with the hidden size.
 ContextCost context_cost_of(const SampleCost& cost);
 
 /// A divided step. Every sample is in exactly one micro-batch of one rank, or of the ranks of one block, and no
@@ -81,11 +81,12 @@ struct StepPlan {
   }
 };
 
-/// Divides samples over ranks so that ranks wait for each other little more than they must (Wait), and over as few
-/// micro-batches as max_tokens allows, the same number on each rank. With Wait::step, the micro-batches of a rank also
-/// cost about the same. Deterministic. Throws InvalidArgument: a negative max_tokens; equal counts with Wait::micro and
-/// max_tokens; and, naming the sample by its index, fewer samples than ranks, a sample of more than max_tokens, or work
-/// that is negative or too large; with max_cp, as plan_context() does, and for a sample of several segments.
+/// Divides samples over ranks so that the time that ranks wait for each other is close to the minimum (Wait). Uses as
+/// few micro-batches as max_tokens allows, the same number on each rank. With Wait::step, the micro-batches of a rank
+/// also cost about the same. Deterministic. Throws InvalidArgument: a negative max_tokens; equal counts with
+/// Wait::micro and max_tokens; and, naming the sample by its index, fewer samples than ranks, a sample of more than
+/// max_tokens, or work that is negative or too large; with max_cp, as plan_context() does, and for a sample of several
+/// segments.
 StepPlan plan_step(std::span<const SampleSize> samples, int ranks, const Balance& balance);
 
 }  // namespace levada

@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-/// Returns how many numbers from `first` on have the same distance to the next one.
+/// Returns the length of the run from `first` on whose numbers are equally spaced.
 std::size_t run_length(std::span<const int> ascending, std::size_t first) {
   std::size_t last = first + 1;
   while (last + 1 < ascending.size() &&

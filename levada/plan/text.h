@@ -7,7 +7,7 @@
 
 namespace levada {
 
-/// Returns "0-7,16", "0-21/3" for every third rank; truncated if it gets long: "0-1,8-9,... (64 ranks)".
+/// Returns ranges: "0-7,16", or "0-21/3" for every third rank; truncated if long: "0-1,8-9,... (64 ranks)".
 std::string rank_ranges(std::span<const int> ascending);
 
 /// Rows of cells, each column as wide as its widest cell, two spaces apart. A value type.
