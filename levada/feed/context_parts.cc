@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view axis = "cp";
 
-/// Divides placements into those along cp and the others. Leaves out those along axes that the mesh lacks.
+/// Divides placements into those along cp and all others. Omits placements along axes that the mesh lacks.
 void divide(const std::vector<Placement>& all, const Mesh& mesh, std::vector<Placement>& along,
             std::vector<Placement>& others) {
   for (const Placement& placement : all) {

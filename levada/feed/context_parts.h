@@ -9,20 +9,20 @@
 
 namespace levada {
 
-/// The mesh and the layout with which such a feed runs. Readers cut sequences themselves, so that to the feed each
-/// dp x cp rank is a data-parallel rank with batches of its own.
+/// The mesh and the layout of such a feed. Readers cut sequences themselves, so the feed treats each dp x cp rank as a
+/// data-parallel rank with separate batches.
 struct ContextFeed {
   Mesh mesh;      ///< with cp among the data axes
   Layout layout;  ///< without placements along cp
-  Layout cuts;    ///< only those along cp
+  Layout cuts;    ///< only the placements along cp
 };
 
 /// Returns the mesh with cp among its data axes, if it has one.
 Mesh with_cp_as_data(const Mesh& mesh);
 
 /// Returns nothing if the steps are not balanced with max_cp > 1. Throws InvalidArgument if mesh, layout and options do
-/// not allow it: a placement along cp that is not Zigzag, or none that is; another cut of the same dimension; readers
-/// at coordinates of the mesh; a max_cp that does not divide the dp x cp ranks.
+/// not allow it: a placement along cp other than Zigzag, or no Zigzag along cp; another cut of the same dimension;
+/// readers at coordinates of the mesh; a max_cp that does not divide the dp x cp ranks.
 std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options);
 
 /// Throws InvalidArgument if the samples of the source are rows of several documents, or not padded to a multiple of
@@ -33,8 +33,8 @@ void check_sequences(const Source& source, int max_cp);
 void check_row(const Tree& row, const Layout& cuts, int max_cp);
 
 /// Returns part `index` of a packed row that `size` ranks share: the fields that `cuts` divides, cut segment by segment
-/// into memory, and the others whole. Throws InvalidArgument, as plan_fan_out() does, for a field that cannot be cut,
-/// and for a row without segments.
+/// into `memory`, and all other fields whole. Throws InvalidArgument, as plan_fan_out() does, for a field that cannot
+/// be cut, and for a row without segments.
 Tree context_part(const Tree& row, const Layout& cuts, int size, int index, Memory& memory);
 
 }  // namespace levada

@@ -13,7 +13,8 @@
 
 namespace levada::feed_protocol {
 
-/// The same for all ranks of an audience. The step and micro-batch of a round follow from the rounds before it.
+/// The header of one batch, the same for all ranks of an audience. The step and micro-batch of a round follow from the
+/// earlier rounds.
 struct Envelope {
   std::int64_t round = 0;
   std::int64_t samples = 0;    ///< samples in all batches of the round; if num_micro > 0, in this batch

@@ -179,8 +179,8 @@ class Feed::Impl {
     } catch (const Error&) {
     }
   }
-  /// Looks for the exception that a rank which left without a reason may have posted since. A rank that has closed its
-  /// feed can only post in the parent group of the feed's own.
+  /// Looks for an exception that a rank has posted after it left without a reason. A rank that has closed its feed can
+  /// post only in the parent of the feed's group.
   void learn_reason() {
     const auto left = *follower_.departure();
     if (!left.reason.empty()) return;
@@ -209,7 +209,7 @@ class Feed::Impl {
     }
   }
 
-  /// Ends the pass for all ranks: one of them hangs, and it may be the one that would forward this rank's departure.
+  /// Ends the pass for all ranks: one of them hangs, possibly the one that would forward this rank's departure.
   void give_up(const Timeout& timeout) {
     if (end_) return;  // a reader's source timed out, and all ranks have been notified
     const auto why = fmt::format("Timeout: {}", timeout.what());
@@ -263,9 +263,9 @@ class Feed::Impl {
     }
   }
 
-  /// Throws PeerLost: the batch that is due cannot be used, since a rank has left. A rank that gave no reason may have
-  /// left at the end, with the notice of the end still on its way, or may be failing with an exception that it did not
-  /// know yet.
+  /// Throws PeerLost, because a rank has left and the next batch cannot be used. If the rank left without a reason, it
+  /// may have left at the end, with the notice of the end still in transit, or it may be failing with an exception that
+  /// it has not reported yet.
   void expect_company() {
     const auto deadline = Deadline::after(until_a_reason_comes);
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
@@ -342,7 +342,7 @@ class Feed::Impl {
             .cursor = std::move(envelope.cursor)};
   }
 
-  /// Returns whether this thread has read the round. The time counts as waited.
+  /// Reads the round on this thread. Returns whether it did. The time counts as waited.
   bool read_now() {
     if (!reader_ || reader_->is_ahead()) return false;
     const LiveStats::Wait wait(stats_);
@@ -351,7 +351,7 @@ class Feed::Impl {
 
   void wait_for_batch() {
     const bool may_receive = follower_.may_receive();
-    // A channel that has ended would wake the wait at once.
+    // A channel that has ended would wake the wait immediately.
     std::vector<Channel*> channels;
     if (!lead_is_gone_) channels.push_back(wiring_.decisions.get());
     if (may_receive && !inbox_.ended()) channels.push_back(&inbox_.channel());
@@ -389,7 +389,7 @@ class Feed::Impl {
   void post(std::string_view operation, std::int64_t step, int waiting_for) {
     wiring_.engine->post(Status::make(operation, step, waiting_for));
   }
-  /// Returns the reader, or the lead if the batch may have arrived but is not granted yet.
+  /// Returns the reader, or the lead if the batch is not granted yet.
   int waiting_for() const { return follower_.may_receive() ? own_.from : wiring_.lead(); }
 
   int exceptions_before_ = std::uncaught_exceptions();

@@ -41,7 +41,7 @@ bool are_own_tokens(std::span<const T> labels, std::span<const T> tokens) {
     if (labels[i] != tokens[i]) return false;
     are_next = are_next && (i + 1 == labels.size() || labels[i] == tokens[i + 1]);
   }
-  return !are_next;  // a text of a single token proves nothing
+  return !are_next;  // a single token proves nothing
 }
 
 bool are_own_tokens(const Leaf& labels, const Leaf& tokens) {

@@ -1,4 +1,4 @@
-// The lead's part: receives all reports, decides with feed_protocol::Lead, and notifies all ranks.
+// The lead's side of a feed: receives all reports, decides with feed_protocol::Lead, and notifies all ranks.
 #pragma once
 
 #include <string>

@@ -34,7 +34,7 @@ std::optional<FeedLoss> find_loss(const feed_protocol::Follower& follower, const
                                   Duration known_for, int own_rank) {
   const auto here = fmt::format("this rank ({}) is in {}", own_rank, to_string(follower.at()));
   const auto& left = follower.departure();
-  // A rank that raised may be killed before it has left properly.
+  // A rank that raised may have been killed before it could leave properly.
   const bool is_explained = left && !left->reason.empty() && (!cause || cause->rank == left->rank);
   if (cause && !is_explained) {
     return FeedLoss{cause->rank, cause->detail, fmt::format("{}; {}", printable(cause->text()), here)};

@@ -1,5 +1,5 @@
-// Why a rank cannot finish its pass of a feed, for a thread that reports it while the rank's caller is elsewhere, such
-// as in a collective of another library.
+// The reason why a rank cannot finish its pass of a feed. A thread reports it while the rank's caller is elsewhere,
+// such as in a collective of another library.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@ namespace levada {
 /// Another rank's end, as seen by a rank that still uses the feed.
 struct FeedLoss {
   int rank = -1;       ///< the rank that ended; -1: unknown
-  std::string reason;  ///< its exception, or how it ended: the same in every feed that it ends
+  std::string reason;  ///< its exception or kind of end, the same in every feed that it ends
   std::string text;    ///< one line: the rank, what it did and when, and the step of the rank that reports it
 };
 
-/// How long to wait for a rank to leave at the same step as another one, and for that other one to post its exception.
+/// Time to wait for a rank to leave at the same step as another one, and for that other one to post its exception.
 inline constexpr Duration until_a_loss_is_certain = std::chrono::milliseconds(400);
 
 /// Returns the loss, if there is one: caused by `cause`, which has ended the group, or by the departure that `follower`

@@ -1,9 +1,9 @@
-// How far all ranks may advance, and where they stop: the feed's decisions as values, without I/O.
+// The decisions of a feed as values, without I/O: how far all ranks may advance, and where they stop.
 //
 // The lead is the first reader. Readers report to it how many rounds they have sent (Ready), and where and why their
 // data ended (Stopped); ranks ask it to stop all of them (StopAsked). It decides how many rounds may be used (granted)
-// and, once, the end. With a single reader no grants are needed: a round reaches all of its audiences or none, so every
-// round that has arrived may be used.
+// and, once, the end. A single reader needs no grants: a round reaches all of its audiences or none, so every round
+// that has arrived may be used.
 //
 // A step is one round, or one round per micro-batch. A stop that a rank asks for takes effect after the last round of a
 // step. All ordering is by rounds; steps are counted only for people.
@@ -30,7 +30,7 @@
 
 namespace levada {
 
-/// How far a feed has advanced: past `round` rounds. The next round is micro-batch `micro` of step `step`.
+/// The progress of a feed: `round` rounds are done, and the next one is micro-batch `micro` of step `step`.
 struct FeedPosition {
   std::int64_t round = 0;
   std::int64_t step = 0;   ///< completed steps
@@ -48,7 +48,8 @@ struct FeedPosition {
 /// Returns "step 3" or, within a step, "step 3, micro-batch 1".
 std::string to_string(const FeedPosition& position);
 
-/// Why a feed ended. `left` and `abandoned` are one rank's own view; all other ends are the same on every rank.
+/// The end of a feed and its cause. `left` and `abandoned` are one rank's view; all other ends are the same on every
+/// rank.
 struct FeedEnd {
   enum class Cause : std::uint8_t {
     exhausted = 1,  ///< no further round of data
@@ -60,7 +61,7 @@ struct FeedEnd {
   };
   Cause cause = Cause::exhausted;
   FeedPosition at;  ///< after the last round that was delivered
-  int rank = 0;     ///< the reader whose data ended or failed, or the rank that asked for the stop or left
+  int rank = 0;     ///< the reader whose data ended or failed, or the rank that left or asked for the stop
   ErrorKind error = ErrorKind::source;
   std::string message;  ///< error message
   bool operator==(const FeedEnd&) const = default;
@@ -98,7 +99,7 @@ struct Stopped {
   FeedEnd end;
   bool operator==(const Stopped&) const = default;
 };
-/// A rank asks for an end on all ranks.
+/// A rank asks all ranks to stop.
 struct StopAsked {
   int rank = 0;
   bool operator==(const StopAsked&) const = default;
@@ -126,8 +127,8 @@ Bytes encode(const Event& event);
 /// Decodes untrusted bytes. Throws CorruptMessage.
 Event decode(ByteView bytes);
 
-/// Among the ranks that have left, the one that matters to most others: the earliest one and, among those of the same
-/// round, one with a reason.
+/// The departure that matters to the most ranks: the earliest one and, among departures in the same round, one with a
+/// reason.
 class Departure {
  public:
   void apply(const Left& event);
@@ -137,7 +138,7 @@ class Departure {
   std::optional<Left> first_;
 };
 
-/// How error messages name readers.
+/// The names of readers in error messages.
 struct ReaderNames {
   std::vector<int> ranks;
   std::vector<std::string> hosts = {};  ///< host of each reader; empty if all are on one host

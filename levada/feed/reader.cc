@@ -12,7 +12,7 @@
 namespace levada {
 namespace {
 
-/// How often a waiting reader checks which rank it waits for.
+/// Interval at which a waiting reader checks which rank it waits for.
 constexpr Duration until_looked_again = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -46,7 +46,7 @@ bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiti
   // channel.
   if (round != next_.round || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
   try {
-    if (lead_) lead_->advance();  // so that a caller that is never idle learns at once which rank has left
+    if (lead_) lead_->advance();  // so that a caller that is never idle learns immediately which rank has left
     waiting_ = waiting;
     read_round(lock);
     if (!prepared_.empty()) send_round();
@@ -160,7 +160,7 @@ bool FeedReader::send_round() {
     const TraceScope scope(is_complete ? nullptr : trace_, TraceThread::reader, TraceKind::pack, next_.round);
     for (auto& outgoing : prepared_) {
       outgoing.complete();
-      // Waits only if another channel's messages have taken the room in the meantime.
+      // Waits only if messages of another channel have taken the room since.
       if (!has_room) continue;
       const auto bytes = outgoing.packed.bytes;
       publish(*wiring_.engine, outgoing.channel(), std::move(outgoing.packed.block), bytes, Deadline::after(timeout_),
@@ -226,7 +226,7 @@ void FeedReader::wait(const WaitSet& awaited) {
     wiring_.engine->wait(conditions, Deadline::never());
     return;
   }
-  // At the beginning of the wait, a whole audience may have been as far behind as the one rank that remains.
+  // When the wait began, a whole audience may have been as far behind as the one rank that still is.
   while (wiring_.engine->wait(conditions, Deadline::after(until_looked_again)) == Woken::timeout) post_full();
 }
 
@@ -292,7 +292,7 @@ void FeedReader::call_waiting() {
     waiting_();
   } catch (...) {
     thrown_ = std::current_exception();
-    throw Interrupted{};  // never mistaken for a failure of the source
+    throw Interrupted{};  // cannot be mistaken for a failure of the source
   }
 }
 

@@ -23,8 +23,8 @@ class FeedReader {
   ~FeedReader();
 
   /// Reads round `round` on the calling thread and sends it, unless that has already been done or the thread reads
-  /// ahead. Returns whether it did. While it waits for memory, it calls `waiting` repeatedly and passes on what that
-  /// throws. Throws PeerLost, or Timeout, after aborting the group, if no memory becomes free.
+  /// ahead. Returns whether it did. Calls `waiting` repeatedly while it waits for memory, and rethrows its exceptions.
+  /// Throws PeerLost, or Timeout, after aborting the group, if no memory becomes free.
   bool read_now(std::int64_t round, const std::function<void()>& waiting);
   bool is_ahead() const { return ahead_; }
   /// Stops the thread, even if it still has something to send.
@@ -42,7 +42,7 @@ class FeedReader {
     std::vector<Channel*> room;
     std::size_t memory = 0;
     std::optional<std::int64_t> held;  ///< the round that waits for room
-    int slow = -1;                     ///< the rank that does not make room
+    int slow = -1;                     ///< the rank that has not made room
 
     void add(const Blocked& blocked) {
       if (blocked.room != nullptr) room.push_back(blocked.room);
@@ -52,7 +52,7 @@ class FeedReader {
 
   /// Returns whether a round was read or sent.
   bool advance(std::unique_lock<std::mutex>& driving);
-  /// Advances the lead, if the thread is in the middle of a read.
+  /// Advances the lead if the thread is in the middle of a read.
   void lead_meanwhile();
   WaitSet wait_set();
   void wait(const WaitSet& awaited);

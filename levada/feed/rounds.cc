@@ -16,7 +16,7 @@ namespace {
 /// Number of structures and shapes whose plans are cached per unit.
 constexpr std::size_t kept_plans = 16;
 
-/// Returns whether Zigzag divides anything. The segments of packed sequences then matter, not only how many there are.
+/// Returns whether Zigzag divides any field. If so, the segments of packed sequences matter, not only their number.
 bool divides_sequences(const Layout& layout, const Mesh& mesh) {
   const auto divides = [&](const Placement& placement) { return divides_by_zigzag(placement, mesh); };
   return std::ranges::any_of(layout.otherwise, divides) || std::ranges::any_of(layout.rules, [&](const auto& rule) {

@@ -44,10 +44,10 @@ class FeedRounds {
     void complete();
   };
 
-  /// Reads all of this reader's batches of the next round, and allocates all messages, which the caller must then
-  /// complete(); the message for this rank's own audience is the last. Returns nothing if there is no further round:
-  /// ended() then returns whether the data or the steps ended or the source threw, or abandoned() returns true if the
-  /// feed was left.
+  /// Reads all of this reader's batches of the next round and allocates all messages, which the caller must then
+  /// complete(). The message for this rank's own audience is the last. Returns nothing if there is no further round:
+  /// ended() then has the reason (no more data or steps, or an exception from the source), or abandoned() returns true
+  /// because the feed was left.
   std::vector<Outgoing> read(const AllocateBlock& allocate);
   const std::optional<FeedEnd>& ended() const { return ended_; }
   bool abandoned() const { return abandoned_; }
@@ -63,9 +63,9 @@ class FeedRounds {
   void on_wait(std::function<void()> waiting) { source_->on_wait(std::move(waiting)); }
 
  private:
-  /// How often readers compare the first unit, in rounds.
+  /// Interval at which readers compare the first unit, in rounds.
   static constexpr std::int64_t sampled_rounds = 100;
-  /// How batches of one structure and shape are divided into messages.
+  /// The division of batches of one structure and shape into messages.
   struct UnitPlan {
     std::vector<std::int64_t> key;
     std::vector<Portion> portions;  ///< one per audience of the unit
@@ -77,18 +77,18 @@ class FeedRounds {
     std::span<const Audience> audiences;
     std::vector<Outbox> outboxes;
     std::vector<UnitPlan> plans;
-    Schema schema;  ///< that of the previous batch, and most likely of the next one
+    Schema schema;  ///< schema of the previous batch, and probably of the next one
     StepCounter counter;
   };
 
   std::int64_t round_samples() const { return wiring_.units * unit_samples_; }
   std::int64_t begin_of(std::int64_t round) const { return first_ + round * round_samples(); }
-  /// Returns the number of samples in the round, or in one of its batches, as far as is known.
+  /// Returns the number of samples in the round, or in one of its batches, as far as it is known.
   std::int64_t samples_in(std::int64_t round) const;
   std::int64_t samples_in(std::int64_t round, const Unit& unit) const;
-  /// Returns the totals of a batch that was read last.
+  /// Returns the totals of a batch that was just read.
   StepTotals totals_of(Unit& unit, std::int64_t round, const FlatTree& batch) const;
-  /// Returns whether there is no such round, and if so records the end.
+  /// Returns whether the data or the steps end before this round, and if so records the end.
   bool is_over(std::int64_t round);
   /// Announces to the source the samples that this round and the next ones will read.
   void announce(std::int64_t round);

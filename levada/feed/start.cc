@@ -116,8 +116,8 @@ void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& 
                   left, samples, who));
 }
 
-/// Checks the padding of documents: if it does not make them divisible, the feed would end at the first step with a
-/// document that does not divide.
+/// Checks that the padding of documents makes them divisible. Otherwise, the feed would fail at the first document that
+/// does not divide.
 void check_padding(const Source* source, const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
   if (source == nullptr) return;
   if (options.balance && options.balance->max_cp > 1) return check_sequences(*source, options.balance->max_cp);
@@ -250,7 +250,7 @@ std::vector<FeedConfig> start_together(Engine& job, Engine& group, const FeedCon
   try {
     return agree_on(group, config, deadline, posted.as_poll());
   } catch (const PeerLost&) {
-    // A rank whose exception came before it joined this group has posted it in the job.
+    // A rank that failed before it joined this group has posted its exception in the job.
     for (int rank = 0; rank < job.info().size; ++rank) {
       if (raised_by(job, rank)) throw_left(job, rank, feed_start_operation);
     }

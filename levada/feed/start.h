@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// Returns how many batches a rank may lag behind its reader.
+/// Returns the maximum number of batches that a rank may lag behind its reader.
 int depth_of(const Mesh& mesh, const FeedOptions& options);
 
 /// Checks the options, compares them and the readers' sources across all ranks, and creates the group and the channels

@@ -11,7 +11,7 @@
 namespace levada {
 namespace {
 
-/// Returns how many of the words have one of the bits. Adds in words of their own size, which compilers vectorize.
+/// Returns the number of words that have one of the bits. Counts in words of the same size, which compilers vectorize.
 template <typename Word>
 std::int64_t count_words(const std::byte* data, std::size_t count, Word bits) {
   constexpr std::size_t block = 128;  // fits in any Word
@@ -29,7 +29,7 @@ std::int64_t count_words(const std::byte* data, std::size_t count, Word bits) {
   return found;
 }
 
-/// Returns the number of elements that have a bit of `mask`, which is cut to the size of an element.
+/// Returns the number of elements that have a bit of `mask`, truncated to the size of an element.
 std::int64_t count_with(const TensorView& view, std::uint64_t mask) {
   const auto count = [&]<typename Word>(Word bits) {
     std::int64_t found = 0;
@@ -64,7 +64,7 @@ std::int64_t count_not_negative(const TensorView& view) {
   return view.dtype().code == dtypes::int64.code ? all - count_with(view, sign_of(view.dtype())) : all;
 }
 
-/// Returns the rows of a field that are data; nothing if there is none, or if its elements are no numbers.
+/// Returns the rows of a field that are data; nothing if there is no such field, or if its elements are not numbers.
 std::optional<TensorView> data_of(const FlatTree& batch, int leaf, const std::optional<PaddedRows>& padded) {
   if (leaf < 0) return {};
   const TensorView& view = std::get<Tensor>(batch.leaves[static_cast<std::size_t>(leaf)]);
@@ -75,7 +75,7 @@ std::optional<TensorView> data_of(const FlatTree& batch, int leaf, const std::op
   return is_padded ? view.slice(0, 0, padded->data) : view;
 }
 
-/// `input_ids`: the field beside them, if any.
+/// Returns the number of labels, or nothing if it is ambiguous. `input_ids`: the field in the same mapping, if any.
 std::optional<std::int64_t> count_labels(const TensorView& labels, const std::optional<TensorView>& input_ids) {
   const auto dims = labels.shape().rank();
   const bool may_be_shifted =
@@ -84,7 +84,7 @@ std::optional<std::int64_t> count_labels(const TensorView& labels, const std::op
   return count_not_negative(labels);
 }
 
-/// The sum over mappings; nothing if no mapping has such fields, or if the number of one cannot be told.
+/// The sum over mappings; nothing if no mapping has such fields, or if the number of one is ambiguous.
 class Sum {
  public:
   void add(std::optional<std::int64_t> number) {

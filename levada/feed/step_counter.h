@@ -15,16 +15,16 @@ struct PaddedRows {
   std::int64_t data = 0, all = 0;
 };
 
-/// Counts batch after batch, and remembers which fields of the last one's schema count.
+/// Counts one batch after another, and caches which fields of the last schema count.
 class StepCounter {
  public:
-  /// Returns the tokens and labels of a batch, with 0 samples: the sums over its mappings, in which these tensors
+  /// Returns the tokens and labels of a batch, with 0 samples. They are sums over its mappings, in which these tensors
   /// count:
   /// - tokens: the positions of `tokens`, or else of `input_ids`. Nothing if there are none in any mapping.
   /// - labels: the positions at which `loss_mask` is not 0; or else the `shift_labels`, or else the `labels`, that are
-  ///   not negative. Nothing if there are none in any mapping, or if they cannot be told: `labels` of the shape of
-  ///   `input_ids` whose rows begin with a label, which a causal model of transformers leaves out and others do not.
-  /// With `padded`, only the first rows count of a tensor with that many rows. Copies nothing.
+  ///   not negative. Nothing if there are none in any mapping, or if they are ambiguous: `labels` of the shape of
+  ///   `input_ids` whose rows begin with a label, which a causal model of transformers ignores and other models count.
+  /// With `padded`, only the first padded->data rows count in a tensor of padded->all rows. Copies nothing.
   StepTotals count(const FlatTree& batch, const std::optional<PaddedRows>& padded = {});
 
  private:

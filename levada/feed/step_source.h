@@ -26,14 +26,13 @@ struct StepOptions {
   std::int64_t first_sample = 0;
   std::vector<DelayedSample> delayed = {};  ///< earlier samples that still wait for a step
   Tail tail = Tail::drop;                   ///< whether a last step that is not full is kept (short_) or dropped
-  bool reads_all = false;  ///< all micro-batches are read here, so the samples of the next step are announced ahead
+  bool reads_all = false;  ///< whether this rank reads all micro-batches, and announces the next step's samples
 };
 
-/// A Source of micro-batches: number round * ranks + r is the share of data-parallel rank r in that round, or with
-/// Balance::max_cp, the part of that rank of a row that the ranks of its block share. Steps
-/// consist of the same samples as without balance, in the order of `samples`, unless long ones are delayed. A step has
-/// one round, or as many rounds as its plan has micro-batches. All readers compute the same plans, and each reads only
-/// the micro-batches that it is asked for.
+/// A Source of micro-batches: number round * ranks + r is the share of data-parallel rank r in that round or, with
+/// Balance::max_cp, that rank's part of the row that the ranks of its block share. Steps consist of the same samples as
+/// without balance, in the order of `samples`, unless long ones are delayed. A step has one round per micro-batch of
+/// its plan. All readers compute the same plans, and each reads only the micro-batches requested from it.
 class StepSource final : public Source {
  public:
   StepSource(std::shared_ptr<Source> samples, const StepOptions& options)

@@ -5,16 +5,16 @@
 
 namespace levada {
 
-/// The fate of a last round that the data does not fill.
+/// The treatment of a last round that the data does not fill.
 enum class Tail : std::uint8_t {
   drop,    ///< the round is skipped on all ranks
-  pad,     ///< filled up with copies of the last sample, whose loss_mask is set to 0
+  pad,     ///< the round is filled up with copies of the last sample, with loss_mask set to 0
   short_,  ///< ranks get the remaining samples: fewer than a full batch, perhaps none
 };
 
 /// Returns "drop", "pad" or "short".
 std::string_view to_string(Tail tail);
-/// The inverse of to_string(). Throws InvalidArgument, which calls the argument `what`.
+/// Parses the text of to_string(). Throws InvalidArgument, naming the argument `what`.
 Tail parse_tail(std::string_view word, std::string_view what = "tail");
 
 /// Returns the first `kept` of a batch's `samples` >= 1 samples, followed by `padding` copies of the last one, with

@@ -13,12 +13,13 @@
 
 namespace levada {
 
-/// Which ranks read, what each rank receives, and the channels that this rank uses. Constant once made.
+/// The ranks that read, the data that each rank receives, and the channels that this rank uses. Constant after
+/// construction.
 struct FeedWiring {
   std::shared_ptr<Engine> engine;
-  Mesh mesh = {};                  ///< the feed's, or that of a ContextFeed
+  Mesh mesh = {};                  ///< mesh of the feed, or of its ContextFeed
   Layout layout = {};              ///< likewise
-  Layout cuts = {};                ///< those of a ContextFeed
+  Layout cuts = {};                ///< cuts of the ContextFeed, if any
   std::weak_ptr<Engine> parent{};  ///< the engine passed to the feed, with the same ranks
   std::vector<Audience> audiences;
   std::vector<int> readers;                    ///< ascending; the first one is the lead
@@ -41,7 +42,7 @@ struct FeedWiring {
 /// Opens the channels. Collective. A data channel holds at most `depth` batches.
 FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth);
 
-/// The obstacle to sending an event: no room in a channel, or no memory. Neither is set once it has been sent.
+/// The obstacle to sending an event: no room in a channel, or no memory. Neither is set if the event was sent.
 struct Blocked {
   Channel* room = nullptr;
   std::size_t memory = 0;
@@ -63,8 +64,8 @@ ReceivedEvent try_receive(Engine& engine, Channel& channel);
 class Reporter {
  public:
   explicit Reporter(const FeedWiring& wiring) : wiring_(wiring) {}
-  /// Queues `event` and sends, in order, what can be sent now. Returns what blocks the first event left. A reader never
-  /// has more Ready events queued than there are rounds that are not granted.
+  /// Queues `event` and sends, in order, what can be sent now. Returns the obstacle to the first event that remains. A
+  /// reader never has more Ready events queued than there are rounds not yet granted.
   Blocked send(std::optional<feed_protocol::Event> event);
   Channel& channel() const { return *wiring_.reports[static_cast<std::size_t>(wiring_.rank())]; }
 
@@ -74,8 +75,8 @@ class Reporter {
   std::vector<feed_protocol::Event> waiting_;
 };
 
-/// Returns which items the readers are rereading to find the position of a saved state. While this changes, waits for
-/// them do not time out.
+/// Returns the items that readers are rereading to find the position of a saved state. While these change, waits for
+/// the readers do not time out.
 std::vector<std::string> progress_of_readers(const FeedWiring& wiring);
 
 }  // namespace levada
