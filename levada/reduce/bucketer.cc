@@ -211,7 +211,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return bucket;
   }
 
-  /// Adds an input to a bucket, in place or by `copy`. If this throws, nothing has been added. `slab_bytes`: size of a
+  /// Adds an input to a bucket, in place or with `copy`. If it throws, nothing has been added. `slab_bytes`: size of a
   /// new slab for copies, if the bucket needs one.
   template <typename Copy>
   void add(const Group& group, Bucket& bucket, const BucketInput& input, Copy copy, std::size_t slab_bytes,
@@ -223,7 +223,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
       if (slabs.empty() || !slabs.back()->is_all_entered() || !slabs.back()->has_room(input.bytes)) {
         slabs.push_back(make_slab(group, slab_bytes, input.collective));
       }
-      // A bucket is only read once it is complete, so everything after its first message need not stay in a cache.
+      // A bucket is read only when it is complete, so the data after its first message need not stay in a cache.
       const std::size_t together = std::max(slabs.size() * Slab::message_bytes, input.bytes);
       copy(slabs.back()->reserve(input.bytes), copy_mode_for(together));
       if (input.collective == Collective::reduce_scatter) stats_.bytes_copied += input.bytes;
@@ -238,7 +238,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     stats_.bytes += input.bytes;
   }
 
-  /// If this throws, the input has not been enqueued, so a rank that tries again stays in step with the others.
+  /// Enqueues an input. If it throws, the input has not been enqueued, so a rank that retries stays in step with the
+  /// others.
   template <typename Copy>
   Handle enqueue(const Group& group, const BucketInput& input, Copy copy, Callback callback) {
     const int key = key_of(group, input);
@@ -311,9 +312,9 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return handle;
   }
 
-  /// Launches the buckets of `keys`. The caller waits for all of them, so the last one need not be handed to another
-  /// thread. Starts all of them even if a wait for room throws: their buckets are no longer open, and a handle that
-  /// waits for one needs its results.
+  /// Launches the buckets of `keys`. The caller waits for all of them, so the last one can run on this thread. Starts
+  /// all of them even if a wait for room throws: their buckets are no longer open, and a handle that waits for one
+  /// needs its results.
   void launch_all(const std::vector<int>& keys) {
     for (auto key = keys.begin(); key != keys.end(); ++key) {
       try {
@@ -325,7 +326,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     }
   }
 
-  /// Starts the bucket even if the wait for room throws: the reduction then ends at once, in its aborted group.
+  /// Starts the bucket even if the wait for room throws: the reduction then ends immediately in its aborted group.
   void launch(int key, bool awaited) {
     try {
       make_room(keys_[static_cast<std::size_t>(key)].group);
@@ -361,14 +362,14 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return std::ranges::find(launched_, group, [](const auto& bucket) { return bucket->group; });
   }
 
-  /// Waits until a group has room for one more bucket. Which callbacks become due depends on what has been enqueued,
-  /// not on what has been reduced by now, so it is the same on all ranks of the group.
+  /// Waits until a group has room for one more bucket. The callbacks that become due depend on the enqueued inputs, not
+  /// on the progress of reductions, so they are the same on all ranks of the group.
   void make_room(const Engine* group) {
     const auto is_of_group = [group](const auto& bucket) { return bucket->group == group; };
     while (std::ranges::count_if(launched_, is_of_group) >= options_.in_flight) retire(oldest_of(group));
   }
 
-  /// Waits for a bucket, whose callbacks are then due.
+  /// Waits for a bucket. Its callbacks are then due.
   void retire(Launched::iterator launched) {
     wait_for(**launched);
     due_.push_back(std::move(*launched));
@@ -412,7 +413,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     running_ = within_another;
   }
 
-  /// Keeps the first exception for flush().
+  /// Runs `work` and keeps the first exception for flush().
   template <typename Work>
   void keep_error(Work work) {
     try {

@@ -1,4 +1,4 @@
-// Reduce-scatters of many small tensors, executed as few large ones.
+// Combines reduce-scatters of many small tensors into a few large ones.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,7 @@
 namespace levada {
 
 struct BucketerOptions {
-  /// Size of a bucket in bytes, all ranks' pieces together. An input larger than that is reduced separately; 0: every
-  /// input is.
+  /// Size of a bucket in bytes, counting all ranks' pieces. A larger input is reduced separately; 0: every input is.
   std::int64_t capacity = std::int64_t{25} << 20;
   /// Maximum number of launched buckets per group whose callbacks have not run; all-reduces and all-gathers count as
   /// buckets. A call that launches one more first waits for the oldest.
@@ -26,9 +25,9 @@ struct BucketerOptions {
   /// As WaitFor::poll: runs on the thread of a waiting call, for example to check for signals. Its exception ends the
   /// call and aborts the group, so that no other rank waits for this one.
   std::function<void()> poll = {};
-  /// Must be the same on all ranks. Bucketers with the same name reduce together, in whatever order a rank uses those
-  /// of a group. A rank cannot use two of one name in one group: the first call of the later one throws
-  /// InvalidArgument.
+  /// Must be the same on all ranks. Bucketers with the same name reduce together, in whatever order a rank uses the
+  /// Bucketers of a group. A rank cannot use two with the same name in one group: the first call of the later one
+  /// throws InvalidArgument.
   std::string name = {};
   int job_rank = -1;  ///< rank in the whole job, for errors, in addition to that in the group; -1: unknown
 };
@@ -39,7 +38,7 @@ struct BucketerStats {
   std::int64_t alone = 0;          ///< inputs larger than a bucket
   std::uint64_t flushes = 0;       ///< completed flushes
   std::uint64_t bytes = 0;         ///< size of all inputs
-  std::uint64_t bytes_copied = 0;  ///< size of inputs not enqueued as empty() made them: in place and in order
+  std::uint64_t bytes_copied = 0;  ///< size of copied inputs: not made by empty(), or enqueued out of order
   Duration waited{};               ///< time spent waiting for launched buckets
 };
 
@@ -51,8 +50,8 @@ struct BucketerStats {
 /// Each callback runs once, on the caller's thread. Callbacks of a group run in the order of launching, and within a
 /// bucket in the order of enqueueing. Those of bucket n run at the end of the call that launches bucket n + in_flight
 /// of the group, or before wait() for a later bucket of the group or flush() returns; that of an input larger than a
-/// bucket runs in the call that enqueues it. They never run earlier just because a reduction has finished: when they
-/// run depends only on the calls. Therefore a callback may enqueue, and its inputs have the same position on every rank
+/// bucket runs in the call that enqueues it. They never run earlier just because a reduction has finished: only the
+/// calls determine when they run. A callback may therefore enqueue, and its inputs have the same position on every rank
 /// of the group. Calls inside a callback run no other callback, except that of an input larger than a bucket. If a
 /// callback throws, the others still run, and flush() throws the first such exception.
 ///

@@ -1,4 +1,4 @@
-// Which bucket an input goes to, and when buckets are launched: the same on all ranks that see the same inputs.
+// The bucket of each input, and the time at which buckets are launched: the same on all ranks that see the same inputs.
 #pragma once
 
 #include <cstdint>
@@ -7,29 +7,30 @@
 
 namespace levada {
 
-/// Decides which open bucket each input goes to, and when buckets close. There is at most one open bucket for each key,
+/// Assigns each input to an open bucket, and decides when buckets close. There is at most one open bucket for each key,
 /// such as a group and a dtype. A value type.
 class Bucketing {
  public:
-  /// `capacity`: size of a bucket in bytes, all ranks' pieces together. Zero or less: every input is launched
+  /// `capacity`: size of a bucket in bytes, counting all ranks' pieces. Zero or less: every input is launched
   /// separately.
   explicit Bucketing(std::int64_t capacity) : capacity_(capacity) {}
 
   /// The actions for an input, in this order.
   struct Placement {
     std::optional<int> close;  ///< launch this key's bucket, which has no room for the input
-    bool alone = false;        ///< launch the input separately and wait for it; this closes no bucket
+    bool alone = false;        ///< launch the input separately and wait for it, without closing a bucket
   };
-  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key`, which belongs to
-  /// `group`, unless it is larger than a bucket. A bucket that is exactly full stays open.
+  /// Places an input of `bytes`, counting all ranks' pieces. Adds it to the bucket of `key`, which belongs to `group`,
+  /// unless it is larger than a bucket. A bucket that is exactly full stays open.
   Placement apply(int group, int key, std::uint64_t bytes);
-  /// Takes back the last input, which must not be one launched separately. A bucket that it has closed stays closed.
+  /// Undoes apply() for the last input, which must not have been launched separately. A bucket that it closed stays
+  /// closed.
   void take_back(int key, std::uint64_t bytes);
 
   /// Closes all buckets. Returns their keys in the order in which they were opened.
   std::vector<int> flush();
   /// Same for the bucket of `key` and those of its group that were opened before it. Buckets of other groups stay open,
-  /// because the ranks of those groups do not close theirs.
+  /// because the other ranks of those groups do not close theirs.
   std::vector<int> flush_through(int key);
 
   /// Returns the bytes in the open bucket of `key`; 0 if there is none.

@@ -22,7 +22,7 @@ void check_alike(std::span<const TensorView> inputs, int ranks);
 Shape part_of(const Shape& shape, int ranks);
 /// Returns the total size of such a part for each rank.
 std::size_t bytes_of(DType dtype, const Shape& piece, int ranks);
-/// Copies the elements of `input` to `to` and fills up with zeros to `bytes` in total.
+/// Copies the elements of `input` to `to`, followed by zeros up to `bytes` in total.
 void copy_padded(const TensorView& input, std::size_t bytes, std::byte* to, CopyMode mode);
 
 }  // namespace levada

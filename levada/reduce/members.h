@@ -24,7 +24,7 @@ class Members {
 
   explicit Members(const BucketerOptions& options) : options_(options) {}
 
-  /// Joins the group on the first call, which is collective.
+  /// Returns the membership in the group. The first call joins the group and is collective.
   Member& join(const std::shared_ptr<Engine>& group);
   /// Returns null for a group that has been left.
   Member* find(const Engine* group);
@@ -32,7 +32,7 @@ class Members {
   std::vector<std::pair<const Engine*, Reducer*>> take_unchecked();
   /// Returns whether take_unchecked() would return any group.
   bool have_unchecked() const;
-  /// Numbers inputs from 0 again.
+  /// Restarts the numbering of inputs at 0.
   void end_flush();
   /// Leaves the groups that have no other owner, in which no input can follow, and returns them.
   std::vector<const Engine*> leave_abandoned();

@@ -156,8 +156,8 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
   const auto [flush, is_last] = std::pair(task.spec.flush, task.spec.is_last);
   try {
     if (!error) results = results_of(std::move(task.spec), std::move(task.messages));
-    // Ranks that have disagreed since the last flush have run different callbacks, so some enqueue more within this
-    // flush than others do. None of that is reduced.
+    // Ranks that have disagreed since the last flush have run different callbacks, so some ranks enqueue more inputs
+    // within this flush than others. None of these inputs is reduced.
     if (!error && is_last && disagreed_in_ == flush) agreed_from_ = flush + 1;
   } catch (const InvalidArgument&) {
     error = disagreement_ = std::current_exception();
@@ -168,7 +168,7 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
     end_group();
   }
   {
-    // Before the caller learns of the end, so that it can execute the next collective itself.
+    // Clears busy_ before the caller is notified, so that the caller can execute the next collective itself.
     const std::lock_guard lock(mutex_);
     busy_ = false;
   }
@@ -304,7 +304,7 @@ bool Reducer::receive(const Incoming& from) {
     if (!next.message) break;
     received = true;
     const MessageHeader header = MessageHeader::read(next.message->bytes);
-    if (header.exchange < exchange_) continue;  // a host's sums that were not received because hosts disagreed
+    if (header.exchange < exchange_) continue;  // sums of a host that were not received because hosts disagreed
     if (header.exchange > exchange_) throw CorruptMessage(0, "a message of a collective that has not begun");
     from.peer->add(*std::move(next.message), header, *from.layout);
   }
@@ -399,7 +399,7 @@ Results Reducer::allocate_results(const BucketLayout& layout) {
   Results results;
   std::byte* begin = nullptr;
   const std::size_t bytes = std::max(layout.bytes(), BucketLayout::alignment);
-  // The engine's memory has been touched before; the heap gets its memory from the system page by page.
+  // The engine's memory has been touched before, while the system provides heap memory page by page.
   std::optional<Block> block;
   try {
     block = group_->try_allocate(bytes);
@@ -423,7 +423,7 @@ Block Reducer::allocate(std::size_t bytes) {
   while (true) {
     try {
       if (auto block = group_->try_allocate(bytes)) return *std::move(block);
-    } catch (const InvalidArgument& refusal) {  // possibly only on this rank, as its memory is
+    } catch (const InvalidArgument& refusal) {  // not InvalidArgument, since other ranks may have enough memory
       if (group_->cause()) throw;
       throw EngineError(refusal.what());
     }

@@ -27,16 +27,16 @@ struct Results {
   std::shared_ptr<const void> owner = {};
 };
 
-/// This rank's end of its group's collectives. They run in launch order, which must be the same on all ranks, on a
-/// dedicated thread. Here, a host is a set of ranks that share memory. A sum adds the ranks in order; if the group has
-/// several hosts, it adds the ranks of each host in order, and then the hosts' sums in the order of their lowest ranks.
-/// Its bits depend on nothing else. One thread at a time. After any exception except InvalidArgument, all later
-/// collectives throw the same one. An exception on only one rank, such as Timeout, also ends the group
+/// This rank's endpoint for the collectives of its group. They run in launch order, which must be the same on all
+/// ranks, on a dedicated thread. Here, a host is a set of ranks that share memory. A sum adds the ranks in order; if
+/// the group has several hosts, it adds the ranks of each host in order, and then the hosts' sums in the order of their
+/// lowest ranks. Its bits depend on nothing else. One thread at a time. After any exception except InvalidArgument, all
+/// later collectives throw the same one. An exception on only one rank, such as Timeout, also ends the group
 /// (Engine::abort()), since the other ranks would wait for that one.
 class Reducer {
  public:
   struct Options {
-    /// Matches the Reducers of all ranks, in whatever order each rank makes those of a group.
+    /// Matches the Reducers of all ranks, in whatever order each rank constructs the Reducers of a group.
     std::string name = {};
     int window = 1;      ///< maximum number of a rank's messages that others have not received yet
     Duration timeout{};  ///< limit for each wait for another rank or for memory
@@ -119,7 +119,7 @@ class Reducer {
   bool receive(const Incoming& from);
   /// If layouts differ, all ranks exchange their specs and throw InvalidArgument. A rank's later collectives throw as
   /// well until the furthest flush that any rank has reached, and those that follow the next flush's last bucket throw
-  /// until that flush ends. So all ranks continue together after it.
+  /// until that flush ends. All ranks therefore continue together after it.
   void check_agreement(const BucketLayout& layout, Peers& peers);
   /// Throws CorruptMessage if inputs are missing.
   static void check_inputs(const BucketLayout& layout, const PeerMessages& peer);
@@ -133,7 +133,7 @@ class Reducer {
   /// messages that it returns, which are addressed to them. All are laid out as in `sums_layout`.
   std::deque<Outgoing> reduce_in_host(const BucketLayout& layout, std::vector<BucketMessage> messages,
                                       const BucketLayout& sums_layout, std::byte* own);
-  /// `hosts`: each host's sums for this rank.
+  /// Adds up the sums of all hosts. `hosts`: each host's sums for this rank.
   void add_up_hosts(const BucketLayout& layout, const std::vector<Incoming>& hosts, const Results& to) const;
   /// Returns the ranks of each host, by its lowest rank.
   std::map<int, std::vector<int>> hosts_of(const Peers& announced) const;

@@ -1,4 +1,4 @@
-// Sums of ranks on several hosts: first each host's sum, then the sum of these.
+// Sums of ranks on several hosts: first the sum of each host, then the sum of the hosts' sums.
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -83,7 +83,7 @@ void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<Incomin
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t count = layout.piece_bytes(i) / spec.dtype.bytes(1);
     std::vector<const std::byte*> parts;
-    std::deque<Bytes> widened;  // of hosts with one rank, if others have several
+    std::deque<Bytes> widened;  // sums of hosts with one rank, if other hosts have several
     for (const Incoming& host : hosts) {
       parts.push_back(host.peer->inputs[i]);
       const DType from = host.layout->spec().dtype;
@@ -105,7 +105,7 @@ std::map<int, std::vector<int>> Reducer::hosts_of(const Peers& announced) const 
 
 std::vector<int> Reducer::served_ranks() const {
   std::vector<int> served;
-  // Starts after this rank, so that not all ranks send to the same one at once.
+  // Starts with the next rank, so that not all ranks send to the same one at the same time.
   for (int step = 1; step < size(); ++step) {
     const int to = (rank() + step) % size();
     const auto at = static_cast<std::size_t>(to);

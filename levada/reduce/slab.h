@@ -1,4 +1,4 @@
-// Engine memory in which inputs are made, or into which they are copied, and which is then sent as one message.
+// Engine memory in which inputs are made or to which they are copied. It is then sent as one message.
 #pragma once
 
 #include <cstddef>

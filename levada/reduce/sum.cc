@@ -62,7 +62,7 @@ std::uint16_t to_float16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFF;
   const std::uint32_t normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
-  // Adding 0.5 moves the rounded bits of a subnormal number to the end of the sum.
+  // Adding 0.5 moves the rounded bits of a subnormal number to the low end of the sum.
   const auto subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
   std::uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
@@ -95,7 +95,7 @@ struct Float16 {
   static std::uint16_t store(float value) { return to_float16(value); }
 };
 
-/// Adds up 16-bit numbers without rounding the sum.
+/// Adds up 16-bit numbers and does not round the sum.
 template <typename Half>
 struct Widened : Half {
   using result = float;
@@ -230,8 +230,8 @@ bool is_integer(Format format) {
   return format >= Format::i8 && format <= Format::i64;
 }
 
-/// Sets this thread's default rounding, with denormal numbers, until destroyed. Programs may flush denormals to zero on
-/// some of their threads, and the bits of a sum must not depend on the thread that computes it.
+/// Sets the default rounding mode and enables denormal numbers on this thread until destroyed. Programs may flush
+/// denormals to zero on some of their threads, and the bits of a sum must not depend on the thread that computes it.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() { set_default(); }

@@ -14,8 +14,8 @@ enum class ReduceOp : std::uint8_t { sum, average };
 /// Returns "sum" or "average".
 std::string_view to_string(ReduceOp op);
 
-/// Throws Unsupported, naming dtype and operation, if the reduction does not exist. There are sums of integers and of
-/// floating-point numbers of at least 16 bits, real and complex, and averages of floating-point numbers.
+/// Throws Unsupported, naming dtype and operation, if the reduction does not exist. Integers and floating-point numbers
+/// of at least 16 bits, real and complex, can be summed; only floating-point numbers can be averaged.
 void check_reducible(DType dtype, ReduceOp op);
 
 /// Returns the type in which numbers of `dtype` are added up: float32 for float16 and bfloat16, else the same.

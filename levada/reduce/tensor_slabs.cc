@@ -39,7 +39,7 @@ std::shared_ptr<Slab> TensorSlabs::find(const Engine& group, const TensorView& t
 
 void TensorSlabs::leave(const Engine& group) {
   std::erase_if(making_, [&](const Making& each) { return each.group == &group; });
-  slabs_.clear();  // tensors that were made before are copied
+  slabs_.clear();  // existing tensors are copied instead
 }
 
 }  // namespace levada

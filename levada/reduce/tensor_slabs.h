@@ -18,7 +18,7 @@ class TensorSlabs {
   /// `capacity`: size of a bucket in bytes.
   explicit TensorSlabs(std::size_t capacity) : capacity_(capacity) {}
 
-  /// How full the buckets of a group and dtype are.
+  /// The fill level of the buckets of a group and dtype.
   struct Filled {
     std::uint64_t open = 0;   ///< bytes in the open bucket
     std::uint64_t usual = 0;  ///< bytes of an earlier bucket
