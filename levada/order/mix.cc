@@ -12,8 +12,8 @@
 namespace levada {
 namespace {
 
-// Times are integers: all shares together are about `all_shares`, and a phase is in units of 1 / `phases`. The product
-// of a share, a time and `phases` then fits in 128 bits until the source has reached its cap.
+// Times are integers: the shares add up to about `all_shares`, and a phase is in units of 1 / `phases`. The product of
+// a share, a time and `phases` then fits in 128 bits until the source has reached its cap.
 __extension__ using Wide = unsigned __int128;
 constexpr double all_shares = 0x1p36;
 constexpr std::uint64_t phases = 256;
@@ -69,7 +69,7 @@ Mix::Mix(const std::vector<MixPart>& parts, std::uint64_t seed) : seed_(seed) {
   bool ends = true;
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const auto share = static_cast<std::uint64_t>(std::llround(parts[k].share / all * all_shares));
-    // Multiples of the golden ratio are spread evenly, however many there are.
+    // Multiples of the golden ratio are spread evenly, for any number of parts.
     const auto phase = (k * 0x9e3779b97f4a7c15U + 0x8000000000000000U) >> 56;
     parts_.push_back({std::max<std::uint64_t>(share, 1), phase, parts[k].max_samples});
     ends = ends && parts[k].max_samples;

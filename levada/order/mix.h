@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// A source's part in a mix.
+/// A source of a mix.
 struct MixPart {
   std::string name;                              ///< for messages
   double share = 1;                              ///< share of the samples, relative to the others' shares; above zero
@@ -24,10 +24,10 @@ struct MixedSample {
 
 /// The order of a mix, by a divisor method of apportionment (M. Balinski, H. Young, "Fair Representation", 1982):
 /// sample i of source k has the time (i + phase_k) / share_k, with phases spread evenly over [0, 1), and samples are
-/// sorted by time. So among the first g samples, a source without a cap has its share of g to within about one sample,
-/// however small the share is. A source that has reached its cap is skipped, and the others take over its share in
-/// proportion. Within blocks of 4096 samples a permutation decides the order of the sources; the samples of one source
-/// keep their order. The same on every platform. One thread at a time.
+/// sorted by time. Among the first g samples, a source without a cap therefore has its share of g to within about one
+/// sample, however small the share is. A source that has reached its cap is skipped, and the others take over its share
+/// in proportion. Within blocks of 4096 samples a permutation decides the order of the sources; the samples of one
+/// source keep their order. The same on every platform. One thread at a time.
 class Mix {
  public:
   static constexpr std::int64_t block = 4096;
@@ -40,11 +40,11 @@ class Mix {
   /// out of range.
   Mix(const std::vector<MixPart>& parts, std::uint64_t seed);
 
-  /// Returns the total number of samples; empty if there is no end.
+  /// Returns the total number of samples; nothing if the mix is endless.
   std::optional<std::int64_t> size() const { return size_; }
   /// Returns sample `g`. Requires g < size(). Constant time as long as calls stay in a block.
   MixedSample at(std::int64_t g);
-  /// Returns how many of samples [0, min(g, size())) come from each source.
+  /// Returns the number of samples from each source among samples [0, min(g, size())).
   std::vector<std::int64_t> taken(std::int64_t g) const;
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto max_draws = std::int64_t{1} << 62;
 
-/// Streams of an item's seed. Stream 1 is used by Python, for collate functions.
+/// Streams of an item's seed. Python uses stream 1 for collate functions.
 constexpr std::uint64_t weighted_stream = 2;
 
 void check(bool holds, const std::string& text) {

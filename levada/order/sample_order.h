@@ -15,7 +15,7 @@ namespace levada {
 /// Returns the seed for random choices about the draw at `position` of an epoch.
 std::uint64_t item_seed(std::uint64_t seed, std::int64_t epoch, std::int64_t position);
 
-/// One of the data sets that samples are drawn from.
+/// A data set from which samples are drawn.
 struct OrderedPart {
   std::string name;  ///< for messages
   std::int64_t items = 0;
@@ -36,8 +36,8 @@ struct OrderOptions {
 /// Position p of epoch e is draw g = e * draws + p:
 /// - shuffled: EpochOrder at g; as stored: g modulo the number of items;
 /// - weighted: WeightedOrder with a seed derived from item_seed();
-/// - mixed: Mix at g determines the part and the number of the draw in it, which an EpochOrder of that part maps to an
-///   item. A Corpus of the same sources and weights has the same order.
+/// - mixed: Mix at g yields the part and the number of the draw in that part, which an EpochOrder of the part maps to
+///   an item. A Corpus of the same sources and weights has the same order.
 /// One thread at a time.
 class SampleOrder {
  public:
@@ -55,7 +55,7 @@ class SampleOrder {
  private:
   OrderOptions options_;
   std::int64_t items_ = 0;
-  std::vector<std::int64_t> first_;  ///< the number of each part's first item
+  std::vector<std::int64_t> first_;  ///< number of each part's first item
   std::vector<EpochOrder> orders_;   ///< one for all items or, in a mix, for each part
   std::optional<Mix> mix_;
   std::optional<WeightedOrder> weighted_;

@@ -56,7 +56,7 @@ WeightedOrder::WeightedOrder(std::span<const double> weights) : columns_(weights
     }
   }
   for (const auto i : large) columns_[i] = {all, static_cast<std::int64_t>(i)};
-  // Rounding has left these at about 1, except if the weight is 0.
+  // Because of rounding, these remain at about 1, unless the weight is 0.
   for (const auto i : small) columns_[i] = {weights[i] > 0 ? all : 0, static_cast<std::int64_t>(heaviest)};
 }
 
