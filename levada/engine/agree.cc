@@ -14,7 +14,7 @@
 namespace levada {
 namespace {
 
-/// Posts whom this rank waits for; restores the previous status when the wait is over.
+/// Posts which rank this rank waits for, and restores the previous status when the wait is over.
 class Posted {
  public:
   Posted(Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
@@ -46,8 +46,8 @@ class Posted {
   bool posted_ = false;
 };
 
-/// Yields the processor a few times before the caller sleeps: the other ranks are usually in the same call, and a
-/// wake-up costs more.
+/// Yields the processor a few times before the caller sleeps, because the other ranks are usually in the same call, and
+/// a wake-up costs more.
 class Patience {
  public:
   /// Returns false when it is time to sleep.
@@ -79,8 +79,8 @@ void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline,
   publish(engine, channel, std::move(block), sizeof(mark) + payload.size(), deadline, what, poll);
 }
 
-/// Strips the mark from a message of `rank`. Ends the group if `rank` is in another call: no rank would answer this
-/// one.
+/// Strips the mark from a message of `rank`. Ends the group if `rank` is in another call, because no rank would answer
+/// this one.
 Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
   std::uint64_t mark = 0;
   if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));  // not payload: a mark
@@ -105,7 +105,7 @@ Lease receive_from_root(Engine& engine, Channel& channel, Deadline deadline, std
   return said_by(engine, 0, *std::move(lease), what);
 }
 
-/// Returns when rank 0 last posted that it was in the same call; 0 if it is not known to be.
+/// Returns when rank 0 last posted that it was in the same call, or 0 if it is not known to be in it.
 std::int64_t last_step_of_root(Engine& engine, std::string_view what) {
   const Status root = engine.status(0);
   return root.operation == Status::make(what, -1).operation ? root.since_ns : 0;
@@ -128,7 +128,7 @@ Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::st
     if (received.message) return said_by(engine, 0, *std::move(received.message), what);
     if (patience.yield()) continue;
     if (!std::exchange(has_posted, true)) posted.waiting_for(0);
-    // Checks rank 0 several times: over a network, each check returns the reply to the request of the one before.
+    // Check rank 0 several times, because over a network each check returns the reply to the previous check's request.
     const auto look = std::ranges::min(deadline, Deadline::after(timeout / 4), {}, &Deadline::at);
     if (reminder.wait(engine, {.receive = channels, .poll = poll}, look, explain) != Woken::timeout) continue;
     if (const auto step = last_step_of_root(engine, what); step > last_step) {
@@ -155,8 +155,8 @@ class Gather {
     for (int rank = 1; rank < engine.info().size; ++rank) missing_.push_back(rank);
   }
 
-  /// Returns the leases by rank; the entry of rank 0 is empty. Each arrival extends the deadline to `renewed` from
-  /// then, if that is later.
+  /// Returns the leases by rank; rank 0's entry is empty. Each arrival extends the deadline to `renewed` after it, if
+  /// that is later.
   std::vector<Lease> run(Posted& posted, Deadline deadline, Duration renewed, const std::function<void()>* poll) {
     auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
@@ -204,7 +204,7 @@ class Gather {
            });
   }
 
-  /// Names only the first missing ranks if there are many: the board has room for few.
+  /// Names only the first missing ranks if there are many, because a status has room for few.
   std::string say_missing() const {
     constexpr std::size_t max_named = 32;
     const auto named = std::span(missing_).first(std::min(missing_.size(), max_named));
@@ -293,7 +293,7 @@ GatherScatter::GatherScatter(std::shared_ptr<Engine> engine, std::string what)
 
 Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout, const std::function<void()>* poll) {
   if (engine_->info().rank != 0) {
-    // Rank 0, which has ended the calls, may not have received this rank's message of the last one.
+    // Rank 0 has ended the calls and may not have received this rank's message of the last one.
     if (engine_->try_receive(*from_root_[0]).ended) throw_left(*engine_, 0, what_);
     send(*engine_, *to_root_[0], mine, Deadline::after(timeout), what_, poll);
     return receive_answer(*engine_, *from_root_[0], timeout, what_, poll);

@@ -26,12 +26,12 @@ std::optional<Arena::Place> Arena::find_place(std::uint64_t bytes) {
 }
 
 std::optional<Arena::Place> Arena::find_unused(std::uint64_t size) const {
-  // A block that is a large part of all memory reserves only its size, as does one whose class does not fit.
+  // A block that takes a large part of all memory reserves only its size, as does one whose size class does not fit.
   std::uint64_t reserved = size > capacity_ / 4 ? size : size_class_of(size).bytes;
   auto offset = free_.find(reserved);
   if (!offset && reserved != size) offset = free_.find(reserved = size);
   if (!offset) return std::nullopt;
-  // Memory that the block reserves beyond its size must not be resident, or it would be counted nowhere.
+  // Memory that the block reserves beyond its size must not be resident, because it would not be counted anywhere.
   if (const auto beyond = resident_.within({*offset + size, *offset + reserved}); !beyond.empty()) {
     size = beyond.back().end - *offset;
   }
@@ -117,7 +117,7 @@ std::vector<Interval> Arena::evict_all() {
   return evict(capacity_);
 }
 
-// Evicts from the top: blocks are allocated from the bottom.
+// Evicts from the top, because blocks are allocated from the bottom.
 std::vector<Interval> Arena::evict(std::uint64_t bytes) {
   coalesce();
   std::vector<Interval> evicted;

@@ -1,4 +1,4 @@
-// Assigns ranges of an address space to blocks. Bookkeeping only: it touches none of the memory.
+// Assigns ranges of an address space to blocks. Bookkeeping only: never touches the memory itself.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,15 @@
 
 namespace levada {
 
-/// Allocates blocks of whole pages, each with a unique slot number. A freed block waits on the stack of its size class
-/// and is the first to be reused: warm memory stays warm, and a steady stream neither searches nor allocates. Before
-/// memory that is not resident is used, the blocks on the stacks are coalesced with their free neighbors, so that other
-/// sizes can use their memory. Not thread-safe.
+/// Allocates blocks of whole pages, each with a unique slot number. A freed block goes on the stack of its size class
+/// and is the first to be reused, so that memory stays warm and a steady stream neither searches nor allocates. Before
+/// it uses memory that is not resident, the arena coalesces the blocks on the stacks with their free neighbors, so that
+/// other sizes can use their memory. Not thread-safe.
 class Arena {
  public:
   static constexpr std::uint64_t page_bytes = 4096;
 
-  /// `capacity` is in bytes and rounded down to whole pages. `max_slots` limits the number of blocks in use and on the
+  /// `capacity` is in bytes, rounded down to whole pages. `max_slots` limits the number of blocks, in use and on the
   /// stacks.
   Arena(std::uint64_t capacity, std::uint32_t max_slots);
 
@@ -36,7 +36,7 @@ class Arena {
     std::uint64_t unbacked = 0;         ///< bytes of the block that are not resident
     std::optional<std::uint32_t> slot;  ///< slot of the freed block to reuse, if any
   };
-  /// Returns nothing if no block of `bytes` fits now, or all slots are used.
+  /// Finds room for a block of `bytes`. Returns nothing if there is none now, or all slots are used.
   std::optional<Place> find_place(std::uint64_t bytes);
 
   struct Allocation {
@@ -46,8 +46,8 @@ class Arena {
   };
   /// Allocates the block that find_place() found.
   Allocation allocate(const Place& place);
-  /// Allocates the block on top of its size's stack, if there is one and it is large enough. A steady stream needs only
-  /// this.
+  /// Allocates the block on top of the stack for this size, if there is one and it is large enough. A steady stream
+  /// needs nothing else.
   std::optional<Interval> try_reuse(std::uint64_t bytes);
   void free(std::uint32_t slot);
   /// Frees a block that was just allocated and that the system could not populate.
@@ -62,17 +62,17 @@ class Arena {
   std::vector<Interval> evict_excess();
   /// Like evict_excess(), but removes all free resident memory and resets max_used() to used().
   std::vector<Interval> evict_all();
-  /// Makes `evicted` free again. `resident` is true if the system refused to discard it.
+  /// Makes `evicted` free again. `resident`: whether it is still resident, because the system refused to discard it.
   void put_back(Interval evicted, bool resident);
 
   /// Returns the bytes in blocks that are in use.
   std::uint64_t used() const { return used_; }
-  /// Returns how many blocks are in use.
+  /// Returns the number of blocks in use.
   std::uint64_t used_slots() const { return slots_.size() - unused_slots_.size() - stacked_; }
   /// Returns the high-water mark of used().
   std::uint64_t max_used() const { return max_used_; }
-  /// Returns how much may stay resident. Blocks of ever new sizes leave gaps between them. With an eighth to spare,
-  /// about 1% of their bytes are populated anew; without it, 5% to 10%.
+  /// Returns how much may stay resident. If block sizes keep changing, gaps form between blocks. With an eighth to
+  /// spare, about 1% of the bytes have to be populated again; without it, 5% to 10%.
   std::uint64_t max_resident() const { return max_used_ + max_used_ / 8 / page_bytes * page_bytes; }
   /// Returns the bytes that are resident, in use or free.
   std::uint64_t resident() const { return resident_.total(); }

@@ -15,7 +15,7 @@
 namespace levada {
 namespace {
 
-/// Interval between requests for pages after a refusal, and between checks of the system's limits.
+/// Interval between requests for pages after the system has refused some, and between checks of its limits.
 constexpr Duration retry_interval = std::chrono::milliseconds(100);
 
 // Under the address sanitizer, reading a message after its lease has ended is an error, as on other engines.

@@ -1,4 +1,4 @@
-// The memory of one rank's blocks.
+// Allocates one rank's blocks.
 #pragma once
 
 #include <atomic>
@@ -25,23 +25,23 @@ namespace levada {
 
 struct BlockPoolOptions {
   std::string engine;  ///< the engine's name in error messages
-  /// Called when an allocation that failed may now succeed: a destroyed Block has come back, or cached memory has been
-  /// returned to the system. May be called on any thread, within any call of the pool, so it must not lock a mutex that
-  /// is held while the pool is called. May be called after the engine is gone, so it owns what it uses. May be empty.
+  /// Called when an allocation that failed may now succeed: a Block has been destroyed, or cached memory has been
+  /// returned to the system. Called on any thread, inside any call to the pool, so it must not lock a mutex that is
+  /// held while the pool is called. May be called after the engine is destroyed, so it must own what it uses. May be
+  /// empty.
   std::function<void()> on_free = {};
   std::function<MemoryLimits()> limits = [] { return memory_limits(); };  ///< called without a lock
-  std::uint32_t max_slots = std::numeric_limits<std::uint32_t>::max();    ///< limit on blocks in use and cached
+  std::uint32_t max_slots = std::numeric_limits<std::uint32_t>::max();  ///< maximum number of blocks, in use and cached
 };
 
-/// Allocates page-aligned blocks within a budget and caches freed ones: the block freed last is the next of its size to
-/// be reused, while it is warm in the CPU cache. Cached plus used memory never exceeds the high-water mark of used
-/// memory by more than an eighth, even with ever new sizes: freed neighbors are coalesced, and the excess is returned
-/// to the system. A steady stream makes no system call. Blocks keep the pool alive, so memory may come back after every
-/// engine is gone.
+/// Allocates page-aligned blocks within a budget and caches freed ones. The most recently freed block of a size is
+/// reused first, while it is still in the CPU cache. Cached plus used memory never exceeds the high-water mark of used
+/// memory by more than an eighth, even if sizes keep changing: free neighbors are coalesced, and the excess is returned
+/// to the system. A steady stream makes no system calls. Blocks keep the pool alive, so they may outlive every engine.
 ///
-/// Thread-safe. The pool's mutex is a leaf: callers may hold their own mutex, and no callback or system call is made
-/// with the pool's held. Only try_allocate(), may_allocate() and trim() may take long (reading limits, faulting pages
-/// in).
+/// Thread-safe. The pool's mutex is a leaf lock: callers may hold their own mutex, and the pool makes no callback or
+/// system call while it holds its own. Only try_allocate(), may_allocate() and trim() may take long, to read limits or
+/// fault in pages.
 ///
 /// In a forked child, destroying blocks and the pool does nothing; try_allocate() throws EngineError, and no other
 /// function may be called.
@@ -52,34 +52,35 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  /// Returns a Block of at least `bytes`; nothing if there is no room now. Returns nothing for storage that would leave
-  /// less than half of max_block(), less than 8 MiB, or less than half of the slots. Throws InvalidArgument for a
+  /// Returns a Block of at least `bytes`, or nothing if there is no room now. Returns nothing for storage that would
+  /// leave less than half of max_block(), less than 8 MiB, or less than half of the slots. Throws InvalidArgument for a
   /// message that is larger than max_block().
   std::optional<Block> try_allocate(std::size_t bytes, BlockUse use = BlockUse::message);
   /// Returns whether try_allocate() for a message would have returned a Block or thrown InvalidArgument.
   bool may_allocate(std::size_t bytes);
-  /// Returns how long a waiter may sleep before it calls may_allocate() again; nothing unless the system has been short
-  /// of memory. Other processes free memory without a call of on_free(), so only then does a waiter have to poll.
+  /// Returns how long a waiter may sleep before it calls may_allocate() again, or nothing unless the system has been
+  /// short of memory. A waiter has to poll only in that case, because memory that other processes free causes no
+  /// on_free().
   std::optional<Duration> retry_after() const;
 
-  /// Returns the size of the largest block that can ever be allocated, limited by the source and the system.
+  /// Returns the size of the largest block that the source and the system can ever provide.
   std::uint64_t max_block() const { return max_block_; }
-  /// Returns all memory that may contain blocks.
+  /// Returns the whole range of memory that blocks may be in.
   ByteView memory() const { return memory_; }
-  /// Returns the bytes in blocks that are in use: allocated, or published and not yet given back.
+  /// Returns the bytes in blocks that are in use: allocated, or published and not yet returned.
   std::uint64_t in_use() const;
   /// Returns the bytes that the pool holds, in use and cached.
   std::uint64_t resident() const;
-  /// Returns all cached memory to the system. Returns the number of bytes.
+  /// Releases all cached memory to the system and returns the number of bytes released.
   std::uint64_t trim();
   /// Stops returning memory to the system, because a device driver reads its pages. Thread-safe.
   void keep_pages() noexcept { keeps_pages_ = true; }
 
-  /// For messages that refer to memory by number: slots are small, dense, and unique among blocks in use. Returns the
-  /// slot of the block in use that begins at `data`; nothing if none of this pool's blocks does.
+  /// Returns the slot of the block in use that begins at `data`, or nothing if none of this pool's blocks does. Slots
+  /// are small, dense numbers, unique among the blocks in use, by which messages refer to memory.
   std::optional<std::uint32_t> slot_at(const std::byte* data) const;
-  /// Frees a block that was published (Block::release()) and that all receivers have returned. Does not call on_free():
-  /// the caller knows best whom to wake.
+  /// Frees a block that was published (Block::release()) and that all receivers have released. Does not call on_free():
+  /// the caller knows which threads to wake.
   void give_back(std::uint32_t slot) noexcept;
 
   /// Called by Block's destructor.
@@ -113,7 +114,7 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   std::uint64_t max_block_ = 0;
 };
 
-/// Returns a pool of at most `memory_bytes` of this process's private memory, capped by the system's limits. Throws
+/// Returns a pool of at most `memory_bytes` of this process's private memory, within the system's limits. Throws
 /// EngineError if no address space can be reserved.
 std::shared_ptr<BlockPool> make_heap_pool(std::uint64_t memory_bytes, BlockPoolOptions options);
 

@@ -49,7 +49,7 @@ void ChannelTable::leave(Group& group) {
     if (!is_subgroup) continue;
     for (const int rank : other->ranks) notify(rank, {.kind = Notice::Kind::staying, .key = key, .is_urgent = false});
   }
-  // Notify immediately: a rank that ends later is not lost to the group.
+  // Notify immediately, so that the group does not count this rank as lost if its process ends later.
   for (const int rank : group.ranks) notify(rank, {.kind = Notice::Kind::left, .key = group.key()});
   membership_.leave_oneself(group.keys, group.ranks.size() - 1);
 }
@@ -161,7 +161,7 @@ void ChannelTable::close(ChannelState& channel, End end) {
   if (end == End::sending) {
     if (!std::exchange(channel.is_sending, false)) return;
     for (const auto& receiver : channel.receivers) {
-      // Notify receivers that have closed, too: they remember the channel until its sender has closed.
+      // Notify receivers that have closed, too, because they keep the channel until its sender has closed.
       if (receiver.rank == rank_) channel.sender_closed = true;
       else
         notify(receiver.rank, {.kind = Notice::Kind::sender_closed,

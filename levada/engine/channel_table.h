@@ -1,5 +1,5 @@
-// The meaning of a channel, common to all engines: streams of messages, windows, ends, groups, membership. A pure
-// value: no lock, no I/O, no clock. Media deliver events into it and carry out its requests.
+// The semantics of channels that all engines share: message streams, windows, ends, groups, membership. A pure value:
+// no lock, no I/O, no clock. Media deliver events to it and carry out its requests.
 #pragma once
 
 #include <cstdint>
@@ -57,13 +57,13 @@ struct ChannelSpec {
   int window = 0;
 };
 
-/// One channel as one rank sees it, from the moment that this rank opens it or that something arrives for it, until all
-/// its ends are closed. Media derive from it to add their state.
+/// One rank's view of a channel, from the time that this rank opens it or something arrives for it until all its ends
+/// are closed. Media derive from it to add their own state.
 struct ChannelState : std::enable_shared_from_this<ChannelState> {
   virtual ~ChannelState() = default;
 
   std::uint64_t key = 0;
-  std::uint64_t group = 0;  ///< as named by another rank, until this rank opens the channel
+  std::uint64_t group = 0;  ///< key that another rank named, until this rank opens the channel
   bool is_open = false;     ///< whether this rank has opened it; `spec` does not change afterwards
   ChannelSpec spec;
   bool must_be_closed = false;  ///< ChannelOptions::must_be_closed
@@ -115,9 +115,9 @@ class ChannelTable {
 
   // ---- actions of this rank
 
-  /// `group` must stay at its address until it leaves.
+  /// Enters the group. `group` must not move until leave().
   void enter(Group& group);
-  /// Closes the group's channels. No effect on a group that it has not entered.
+  /// Leaves the group and closes its channels. No effect on a group that this rank has not entered.
   void leave(Group& group);
   /// Closes all channels and notifies every rank.
   void depart();
@@ -126,14 +126,14 @@ class ChannelTable {
   /// `from` and `to` are ranks of the group; `key` is the channel key that all members derive. If the sender has opened
   /// the channel with another window, the group ends with InvalidArgument.
   std::shared_ptr<ChannelState> open(Group& group, std::uint64_t key, int from, std::span<const int> to, int window);
-  /// No effect on an end that this rank does not hold or that is closed.
+  /// Closes an end. No effect if this rank does not hold it or it is already closed.
   void close(ChannelState& channel, End end);
   /// Closes this rank's ends, except a sending end that only close() closes.
   void release(ChannelState& channel);
   bool has_room(const ChannelState& channel) const;
   /// Must be called before a message is sent. Announces the channel before its first message.
   void announce(ChannelState& channel);
-  /// Counts a message that has been sent to all receivers that are not over.
+  /// Counts a message that has been sent to every receiver that can still receive it.
   void count_sent(ChannelState& channel) { ++channel.num_sent; }
   /// Asks the receivers for urgent receipts.
   void ask_for_room(ChannelState& channel);
@@ -147,7 +147,7 @@ class ChannelTable {
   bool is_abandoned(const ChannelState& channel) const {
     return channel.arrived.empty() && !has_ended(channel) && sender_is_over(channel);
   }
-  /// Returns whether the sender sends no more.
+  /// Returns whether the sender will send nothing more.
   bool sender_is_over(const ChannelState& channel) const;
   bool receiver_is_over(const ChannelState& channel, const ChannelState::Receiver& receiver) const;
   bool is_over(const ChannelState& channel) const;
@@ -163,10 +163,10 @@ class ChannelTable {
 
   std::vector<AddressedNotice> take_notices() { return std::exchange(notices_, {}); }
   bool has_notices() const { return !notices_.empty(); }
-  /// Returns endings that this rank has found, for all ranks of their group.
+  /// Returns endings that this rank has detected, to be sent to all ranks of their groups.
   std::vector<Ending> take_endings() { return std::exchange(found_, {}); }
   bool has_endings() const { return !found_.empty(); }
-  /// Returns messages that no rank will receive, each with its sender, for media that have to give them back.
+  /// Returns messages that no rank will receive, each with its sender, for media that have to release them.
   std::vector<std::pair<int, Arrival>> take_dropped() { return std::exchange(dropped_, {}); }
   bool has_dropped() const { return !dropped_.empty(); }
 
@@ -176,13 +176,13 @@ class ChannelTable {
   bool is_lost(int rank) const { return peer(rank).lost; }
   /// Returns whether the group itself has been aborted, or all groups have.
   bool is_aborted(std::uint64_t group) const;
-  /// Returns whether something has ended a group since this rank last entered one, or a rank is lost.
+  /// Returns whether a group has ended for a cause since this rank last entered one, or a rank is lost.
   bool has_failed() const;
   /// Returns whether the rank has departed or is lost: nothing more arrives from it.
   bool is_gone(int rank) const { return peer(rank).departed || peer(rank).lost; }
   std::size_t num_groups() const { return groups_.size(); }
   Group* group(std::uint64_t key) const;
-  /// Returns this rank's landing for messages from `from` on the channel; empty if none.
+  /// Returns this rank's landing for messages from `from` on the channel, or an empty function.
   Landing landing(int from, std::uint64_t key) const;
   std::size_t num_channels() const { return channels_.size(); }
   std::size_t num_endings() const { return endings_.size(); }

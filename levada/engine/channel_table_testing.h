@@ -13,7 +13,7 @@
 
 namespace levada::test {
 
-/// One rank as a medium sees it, in a group of all ranks.
+/// A medium's view of one rank, in a group of all ranks.
 struct Rank {
   Rank(int rank, int size) : table(rank, size, {}), group(root_group("test", rank, size)), keys(group.key()) {
     table.enter(group);
@@ -48,7 +48,7 @@ struct Network {
   Rank& rank(int number) { return *ranks[static_cast<std::size_t>(number)]; }
   std::deque<Packet>& queue(int from, int to) { return queues[static_cast<std::size_t>(from * size() + to)]; }
 
-  /// Moves everything that `from`'s table has left to send into the queues.
+  /// Moves everything that `from`'s table has yet to send to the queues.
   void carry(int from) {
     for (const AddressedNotice& outgoing : rank(from).table.take_notices())
       queue(from, outgoing.to).push_back(outgoing.notice);

@@ -10,11 +10,11 @@
 namespace levada {
 
 /// Returns the name of the engine for ranks on these hosts: "shm" if all are on one host; `between` if each is on a
-/// different host and sends to at most `degree` others; otherwise both, as in "shm+c10d", which forwards messages.
+/// different host and sends to at most `degree` others; otherwise both, such as "shm+c10d", which forwards messages.
 std::string choose_engine(const std::vector<int>& host_of, std::string_view between, int degree = default_degree);
 
-/// Returns an engine's name and why it was chosen: "shm+c10d: 4 ranks on 2 hosts, 2 on each". Ends with ", as asked" if
-/// choose_engine() returns another name for the engine's degree.
+/// Returns an engine's name and why it was chosen: "shm+c10d: 4 ranks on 2 hosts, 2 on each". The text ends with ", as
+/// asked" if choose_engine() would have chosen another one.
 std::string describe_engine(const EngineInfo& info);
 /// The same before ranks have joined, when only the number of ranks on this host is known: "shm: all 4 ranks are on one
 /// host", "shm+c10d: 2 of 4 ranks are on this host".

@@ -14,7 +14,7 @@
 namespace levada {
 namespace {
 
-/// Returns the text of a field of Status. The field may come from a process that did not null-terminate it.
+/// Returns the text of a Status field, which another process may not have null-terminated.
 template <std::size_t N>
 std::string_view text_of(const std::array<char, N>& field) {
   return {field.data(), static_cast<std::size_t>(std::find(field.begin(), field.end(), '\0') - field.begin())};
@@ -49,10 +49,10 @@ std::string describe(const Status& status, bool same_host) {
 }
 
 /// Returns "; rank 0: ...; rank 2: ...": the status of `rank`, then of the rank that it waits for, and so on, until a
-/// rank waits for no other, has already been named, or many have been named. Passes through this rank only if it waits
-/// for a rank to which it forwards. If a named rank of another host does not answer, also names the other ranks of this
-/// host, which may forward its answers and messages, and the other ranks of its host. If the ranks wait in a cycle,
-/// also names the other ranks of their hosts. `receives`: whether this rank waits for a message from `rank`.
+/// rank waits for no other, has already been named, or many ranks have been named. Follows this rank only if it waits
+/// for a rank to which it forwards. If a named rank on another host does not answer, also names the other ranks on this
+/// host, which may forward its answers and messages, and the other ranks on that host. If the ranks wait in a cycle,
+/// also names the other ranks on their hosts. `receives`: whether this rank waits for a message from `rank`.
 std::string follow(Engine& engine, int rank, bool receives) {
   constexpr std::size_t max_named = 8;
   const auto& info = engine.info();

@@ -13,8 +13,8 @@ namespace levada {
 
 // Every `poll` below is a WaitFor::poll.
 
-/// One wait for other ranks, which may take several calls. Writes a line once the wait has lasted for `first`, and
-/// again each time its duration has doubled since the previous line.
+/// Reports a long wait for other ranks, which may span several calls. Writes a line once the wait has lasted for
+/// `first`, and again each time its duration has doubled since the previous line.
 class Reminder {
  public:
   static constexpr Duration after = std::chrono::seconds(30);
@@ -24,7 +24,8 @@ class Reminder {
   /// Writes with `write`; writes nothing if it is empty.
   Reminder(Duration first, std::function<void(const std::string&)> write);
 
-  /// Calls Engine::wait(). `explain` returns the text that a Timeout would have now.
+  /// Calls Engine::wait(), and writes the result of `explain`, the text that a Timeout would have now, when a line is
+  /// due.
   Woken wait(Engine& engine, const WaitFor& conditions, Deadline deadline, const std::function<std::string()>& explain);
 
   /// For waits that do not go through an Engine: returns when to call write_if_due() next, or `deadline` if earlier.
@@ -51,12 +52,12 @@ void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, D
 std::optional<Lease> receive(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
                              const std::function<void()>* poll = nullptr);
 
-/// Throws the cause that has ended the group, if any. For a rank that finds that another one has left too early: the
-/// cause is the better explanation.
+/// Throws the cause that has ended the group, if any. Called by a rank that finds that another has left too early,
+/// because the cause is the better explanation.
 void check_group(Engine& engine);
 
-/// The Status::operation of a rank that an exception ends. `detail` is the exception's text; `step` is the step at
-/// which the rank left a feed because of it, if it did.
+/// The Status::operation of a rank that is ending with an exception. `detail` is the exception's text; `step` is the
+/// step at which the rank left a feed because of it, if it did.
 inline constexpr std::string_view raised_operation = "raised";
 
 /// The Status::operation of a rank that waits because others have not received the messages that it sent.
@@ -64,11 +65,11 @@ inline constexpr std::string_view full_operation = "waiting for room";
 /// The same for messages that it forwards.
 inline constexpr std::string_view forwarding_operation = "forwarding";
 
-/// Returns the text of the exception that ends `rank`, if the rank has posted it.
+/// Returns the text of the exception with which `rank` is ending, if the rank has posted it.
 std::optional<std::string> raised_by(Engine& engine, int rank);
 
-/// How long a rank that finds that another one has left waits for that one's reason: the other may be ending with an
-/// exception that it did not know of yet when it left.
+/// How long a rank that finds that another has left waits for its reason. The other rank may be ending with an
+/// exception that had not been thrown yet when it left.
 inline constexpr Duration until_a_reason_comes = std::chrono::milliseconds(1500);
 
 /// Waits for at most `until_a_reason_comes` for `rank`, which has left, to post an exception. Throws the group's cause
@@ -85,19 +86,19 @@ void await_reason(Engine& engine, int rank, const std::function<void()>* poll = 
 std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what,
                          const std::function<void()>* poll = nullptr);
 
-/// Calls in which each rank contributes bytes and gets back the part that rank 0 makes for it, over channels that stay
-/// open between calls. Created and called collectively, in the same order relative to other collective calls on all
-/// ranks; used by one thread at a time.
+/// Collective calls to which each rank contributes bytes and from which it receives the part that rank 0 makes for it.
+/// The channels stay open between calls. Created and called collectively, in the same order relative to other
+/// collective calls on all ranks; used by one thread at a time.
 class GatherScatter {
  public:
   /// `what` names the operation and is the same on all ranks.
   GatherScatter(std::shared_ptr<Engine> engine, std::string what);
 
-  /// Called on rank 0 with each rank's bytes, which are valid during the call. Returns a part for each rank. Ranks may
-  /// share one.
+  /// Called on rank 0 with each rank's bytes, which are valid only during the call. Returns one part per rank; ranks
+  /// may share a part.
   using Answer = std::function<std::vector<std::shared_ptr<const Bytes>>(std::span<const ByteView>)>;
-  /// Returns this rank's part. `timeout` applies to one wait and restarts whenever a rank arrives and when rank 0
-  /// begins to make the answers. Throws as agree() does; also propagates exceptions of `answer`, on rank 0 only. If a
+  /// Returns this rank's part. `timeout` applies to each single wait: it restarts whenever a rank arrives and when rank
+  /// 0 begins to make the parts. Throws as agree() does; also propagates exceptions of `answer`, on rank 0 only. If a
   /// rank has left before the call, all throw PeerLost, in this and in later calls.
   Lease call(ByteView mine, const Answer& answer, Duration timeout, const std::function<void()>* poll = nullptr);
 
@@ -108,7 +109,7 @@ class GatherScatter {
                                                                ///< this rank's
 };
 
-/// Explains a wait from the status board, following waiting_for from rank to rank: "rank 3 waited 30.0 s in feed for
+/// Explains a wait by the posted statuses, following waiting_for from rank to rank: "rank 3 waited 30.0 s in feed for
 /// step 17 from rank 0; rank 0: reading step 17, corpus.jsonl, for 29.8 s".
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited);
 

@@ -21,14 +21,15 @@ class CollectiveOrder {
   /// `poll` is also called by as_poll(); may be null.
   CollectiveOrder(Engine& group, const std::function<void()>* poll) : group_(group), poll_(poll) {}
 
-  /// Ends the group with InvalidArgument, on all ranks, once this rank and another one have waited for each other in
-  /// different operations for `until_certain`. Called while this rank waits and its posted status names the other rank.
+  /// Ends the group with InvalidArgument, on all ranks, once this rank and another have waited for each other in
+  /// different operations for `until_certain`. Call it while this rank waits and its posted status names the other
+  /// rank.
   void check();
 
   /// Returns whether the wait has lasted long enough to be checked.
   bool is_due() const { return Clock::now() - begin_ >= until_certain / 2; }
 
-  /// Returns a WaitFor::poll that calls the caller's `poll` and check().
+  /// Returns a WaitFor::poll that calls the constructor's `poll` and check().
   std::function<void()> as_poll() {
     return [this] {
       if (poll_ != nullptr && *poll_) (*poll_)();
@@ -36,7 +37,7 @@ class CollectiveOrder {
     };
   }
 
-  /// Covers a message that is still on its way while two ranks post their statuses.
+  /// Long enough for a message that is still in transit when two ranks post their statuses.
   static constexpr Duration until_certain = std::chrono::seconds(2);
 
  private:

@@ -1,4 +1,4 @@
-// The Engine contract as code: each case runs on every rank of an engine and throws if an expectation fails. Inproc is
+// The Engine contract as code. Each case runs on every rank of an engine and throws if an expectation fails. inproc is
 // the reference; every other engine passes the same cases.
 #pragma once
 
@@ -27,7 +27,7 @@ struct Case {
 
 std::span<const Case> cases();
 
-/// Ends the calling rank like the sudden end of its process. Does not return if a rank is a process.
+/// Ends the calling rank as if its process had suddenly died. Does not return if the rank is a process.
 using Death = std::function<void()>;
 
 /// A case in which the last rank dies, for engines whose tests can make a rank die.

@@ -7,7 +7,7 @@
 namespace levada::conformance {
 namespace {
 
-/// Waits with no conditions until another rank's abort throws. Returns its message.
+/// Waits, without conditions, until another rank's abort makes the wait throw. Returns the exception's message.
 std::string message_of_abort(const Handle& engine) {
   return expect_throws<EngineError>(*engine, "an abort ends a wait", [&] { return engine->wait({}, limit()); });
 }

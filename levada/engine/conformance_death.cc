@@ -19,7 +19,8 @@ void expect_lost(const Engine& engine, int rank, std::string_view sentence, Call
   fail(engine, sentence);
 }
 
-/// Makes the last rank die once all others wait, or are about to. Returns on the others when they have seen the death.
+/// Makes the last rank die once all others wait or are about to. Returns on the other ranks once they have seen the
+/// death.
 void lose_the_last(const Handle& engine, const Death& die) {
   const int rank = rank_of(*engine), last = last_of(engine);
   std::vector<std::shared_ptr<Channel>> to_last;

@@ -27,7 +27,7 @@ std::span<const Case> ending_cases();
 std::span<const Case> waiting_cases();
 std::span<const Case> abort_cases();
 
-/// Returns a deadline so distant that only a fault reaches it.
+/// Returns a deadline that is reached only if there is a fault.
 Deadline limit();
 
 /// Throws Failure unless `holds`; `sentence` states the expectation.
@@ -53,7 +53,7 @@ inline int size_of(const Engine& engine) {
 }
 /// Returns 0, 1, ..., size-1.
 std::vector<int> all_ranks(const Engine& engine);
-/// Waits until every rank has called it.
+/// Blocks until every rank has called it.
 void meet(Engine& engine);
 
 /// Returns a block that starts with `bytes` bytes determined by `seed`.
@@ -67,7 +67,7 @@ Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t 
 /// Checks that try_receive() returns neither a message nor the end.
 void expect_nothing(Engine& engine, Channel& channel);
 
-/// Waits until `holds()`, for conditions that other ranks bring about in time, such as the return of a lease.
+/// Waits until `holds()`, for conditions that other ranks establish eventually, such as the return of a lease.
 template <typename Condition>
 void expect_eventually(const Engine& engine, std::string_view sentence, Condition holds) {
   for (const Deadline deadline = limit(); !holds();) {
@@ -90,8 +90,7 @@ struct Flow {
 /// A Flow's seed: different for each sender.
 std::uint64_t seed_by_sender(const Channel& channel, int i);
 /// Runs all flows to completion as operations do: sends and receives whatever is possible, and waits only for space and
-/// messages. Sends on channels whose sender is this rank, receives on those whose receiver it is, and does both on
-/// channels of which it is both.
+/// messages. Sends on the channels on which this rank is the sender, and receives on those on which it is a receiver.
 void pump(Engine& engine, std::span<const Flow> flows);
 
 }  // namespace levada::conformance

@@ -122,7 +122,7 @@ void leases_outlive_channel_and_engine(const Handle& engine) {
   meet(*engine);
 }
 
-/// Sends `messages` on a channel that this rank both sends and receives on, so that it never waits only for room.
+/// Sends `messages` on a channel on which this rank both sends and receives, so that it never waits only for room.
 /// Returns the addresses of its blocks.
 std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel& channel, std::uint64_t messages,
                                                    std::size_t bytes) {
@@ -267,8 +267,8 @@ void ranks_that_share_memory_see_each_others(const Handle& engine) {
   meet(*engine);
 }
 
-/// Returns whether another rank may forward rank 0's messages to it: a rank of its host, or of a third host, as in a
-/// tree.
+/// Returns whether another rank may forward rank 0's messages to this one: a rank on the same host, or on a third host,
+/// as in a tree.
 bool may_be_forwarded_to(const Engine& engine, int rank) {
   const auto& host_of = engine.info().host_of;
   const int host = host_of[static_cast<std::size_t>(rank)];

@@ -255,7 +255,7 @@ void another_window_is_seen_by_all(const Handle& engine) {
   const int last = size_of(*engine) - 1;
   std::shared_ptr<Channel> channel;
   expect_throws<InvalidArgument>(*engine, "all members see that a channel was opened with another window", [&] {
-    meet(*engine);  // otherwise the group would end under a rank that is still in the previous case
+    meet(*engine);  // otherwise the group could end while a rank is still in the previous case
     channel = engine->open(0, all_ranks(*engine), rank_of(*engine) == last ? 3 : 2);
     if (rank_of(*engine) == 0) publish(*engine, *channel, filled(*engine, 1, 100), 100, limit(), "conformance");
     return engine->wait({}, limit());

@@ -41,7 +41,7 @@ inline std::vector<DeathTrial> all_death_trials() {
   return trials_of(death_cases());
 }
 
-/// Returns a name of letters, digits and underscores only.
+/// Returns a test name that consists only of letters, digits and underscores.
 template <typename AnyCase>
 std::string name_of(const TrialOf<AnyCase>& trial) {
   std::string name(trial.test.name);

@@ -42,7 +42,8 @@ void a_message_wakes_its_receiver(const Handle& engine) {
   const int next = (rank + 1) % size_of(*engine);
   const int before = (rank + size_of(*engine) - 1) % size_of(*engine);
   std::shared_ptr<Channel> out, in;
-  // A token circulates, so every rank but one is waiting. The lower rank of a pair opens first on both its ends.
+  // A token circulates, so every rank except one is waiting. Neighbors open the channels that they share in the same
+  // order.
   if (next == rank) out = in = engine->open(rank, {rank}, 1);
   else if (rank == 0) out = engine->open(rank, {next}, 1), in = engine->open(before, {rank}, 1);
   else in = engine->open(before, {rank}, 1), out = engine->open(rank, {next}, 1);

@@ -101,7 +101,7 @@ void Endpoint::abort(Group& group, std::string_view reason, ErrorKind kind) noex
   drain();
   carry_all();
   table_.refresh(group);
-  if (group.aborted) return;  // all members know; a medium has room for few aborts
+  if (group.aborted) return;  // all members know already, and a medium has room for few aborts
   const Ending ending{
       .kind = kind, .group = group.key(), .rank = rank(), .detail = std::string(cut_text(reason, max_detail_bytes))};
   table_.end(ending);

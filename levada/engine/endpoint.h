@@ -1,5 +1,5 @@
-// One rank's place on one medium, shared by all groups that the rank is in. ChannelTable defines the meaning of a
-// channel; an endpoint only moves bytes and wakes sleepers.
+// One rank's endpoint on one medium, shared by all groups that the rank is in. ChannelTable defines what a channel
+// means; an endpoint only moves bytes and wakes sleeping threads.
 #pragma once
 
 #include <atomic>
@@ -25,9 +25,9 @@ namespace levada {
 std::optional<std::uint64_t> position_of(ByteView memory, ByteView bytes);
 std::optional<ByteView> view_of(ByteView memory, std::uint64_t position, std::uint64_t bytes);
 
-/// Thread-safe unless a function says otherwise. Groups are passed in by the engines that own them. Functions throw as
-/// Engine's do. Lives as long as anything that uses its memory: engines, channels, blocks, leases. In a forked child
-/// every function throws EngineError, or does nothing if it is noexcept.
+/// Thread-safe unless a function's comment says otherwise. The engines that own the groups pass them in. Functions
+/// throw what Engine's do. Lives as long as anything that uses its memory: engines, channels, blocks, leases. In a
+/// forked child, every function throws EngineError, or does nothing if it is noexcept.
 class Endpoint : public std::enable_shared_from_this<Endpoint> {
  public:
   struct Identity {
@@ -54,15 +54,15 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   int size() const { return static_cast<int>(identity_.host_of.size()); }
   virtual bool shares_memory(int rank) const = 0;
   virtual std::optional<std::uint64_t> position_of(ByteView /*bytes*/) const { return std::nullopt; }
-  /// Handles this rank's blocks only. An endpoint that sees other ranks' memory overrides it.
+  /// Handles only this rank's blocks. An endpoint that maps other ranks' memory overrides it.
   virtual bool keep_pages(ByteView bytes) const;
   virtual std::optional<ByteView> view(int /*rank*/, std::uint64_t /*position*/, std::uint64_t /*bytes*/) const {
     return std::nullopt;
   }
 
-  /// `group` must stay at its address until it leaves.
+  /// Enters the group. `group` must not move until leave().
   void enter(Group& group);
-  /// The rank departs when it leaves its last group.
+  /// Leaves the group. When the rank leaves its last group, it departs.
   void leave(Group& group) noexcept;
   void abort(Group& group, std::string_view reason, ErrorKind kind) noexcept;
   void check(Group& group);
@@ -96,8 +96,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   virtual std::span<std::byte> make_private(ChannelState& /*channel*/, Lease& /*lease*/) { return {}; }
 
  protected:
-  /// `changed` is notified when a wait's conditions may have changed, also by `pool`. Null for a medium that sleeps in
-  /// another way.
+  /// `changed` is notified, also by `pool`, when a condition of a wait may have changed. Null for a medium whose
+  /// threads sleep in another way.
   Endpoint(Identity identity, std::shared_ptr<EventCount> changed, std::shared_ptr<BlockPool> pool, Traits traits);
 
   // ---- implemented by a medium, called with mutex_ held
@@ -117,7 +117,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     Block block{};
     std::shared_ptr<const void> hold{};
   };
-  /// Sends a message to every receiver that is not over, including this rank.
+  /// Sends a message to every receiver that can still receive it, including this rank.
   virtual void send(ChannelState& channel, Message message) = 0;
   /// Throws Unsupported for a message that this endpoint can send only after copying it into a block.
   virtual void check_forwarded(ByteView /*bytes*/) const {}
@@ -126,22 +126,22 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   virtual Received lease(ChannelState& channel, Arrival arrival) = 0;
   /// Returns the number of leases that `receiver` is known to hold on messages that this rank sent on the channel.
   virtual int num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) = 0;
-  /// Gives back a message that no rank will receive.
+  /// Releases a message that no rank will receive, so that its sender can reuse the memory.
   virtual void drop(int /*from*/, const Arrival& /*arrival*/) {}
-  /// Returns blocks to the pool once all receivers have given them back.
+  /// Moves blocks back to the pool once all receivers have released them.
   virtual void reclaim() {}
   /// Returns the result of status() if it is known without asking; otherwise a blank Status.
   virtual Status last_status(const Group& /*group*/, int /*rank*/) { return {}; }
-  /// This rank has left the group. Other ranks may still ask for its last status in the group, if keeping it costs
-  /// nothing.
+  /// Called when this rank has left the group. The medium may keep the rank's last status in the group for other ranks
+  /// to read, if that costs nothing.
   virtual void forget_status(const Group& /*group*/) {}
 
   // ---- implemented by a medium, called without mutex_
 
-  /// Called after each call: sends whatever is left to send.
+  /// Called at the end of each call. Sends whatever has not been sent yet.
   virtual void flush() noexcept {}
-  /// Makes this process's sleepers check their conditions again. If `channel` is not null, a medium may wake only those
-  /// that wait for it or for memory: shm does; inproc and p2p wake all.
+  /// Wakes this process's sleeping threads to recheck their conditions. If `channel` is not null, a medium may wake
+  /// only threads that wait for that channel or for memory. shm does; inproc and p2p wake all.
   virtual void notify(const ChannelState* channel = nullptr) noexcept;
   /// One thread's sleep, from begin_sleep() to end_sleep().
   struct Sleep {
@@ -150,8 +150,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     std::uint32_t mask = 0;
     bool wants_space = false;
   };
-  /// observe() precedes each drain_and_refresh() in a check of the conditions; sleep() follows it. By default they
-  /// sleep on `changed`.
+  /// A check of the conditions calls observe(), drain_and_refresh() and then sleep(). By default, threads sleep on
+  /// `changed`.
   virtual Sleep begin_sleep(const WaitFor& /*wanted*/) { return {}; }
   virtual void end_sleep(const Sleep& /*sleep*/) noexcept {}
   virtual void observe(Sleep& sleep);
@@ -179,11 +179,11 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     Endpoint& endpoint_;
     std::unique_lock<std::mutex> lock_;
   };
-  /// With mutex_ held: drains and updates the group's cause. check_locked() also throws it.
+  /// Drains and updates the group's cause. check_locked() also throws the cause. Requires mutex_.
   void drain_and_refresh(Group& group);
   void refresh(Group& group);
   void check_locked(Group& group);
-  /// With mutex_ held: carries everything that the table has left to carry.
+  /// Carries all notices, endings and dropped messages that the table has queued. Requires mutex_.
   void carry_all();
 
   const Identity identity_;

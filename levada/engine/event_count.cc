@@ -2,8 +2,8 @@
 
 namespace levada {
 
-// Both sides are sequentially consistent: the notifier increments the count and then looks for waiters; the waiter
-// announces itself and then reads the count. So one of the two sees the other.
+// Both sides are sequentially consistent. The notifier increments the count and then looks for waiters; the waiter
+// announces itself and then reads the count. At least one of them therefore sees the other.
 void EventCount::notify() noexcept {
   count_.fetch_add(1);
   if (has_hook_.load()) {
@@ -19,7 +19,7 @@ void EventCount::notify() noexcept {
 }
 
 bool EventCount::wait(std::uint64_t seen, Deadline deadline) {
-  // Without this check the system would let the thread sleep for its timer slack.
+  // Without this check, the system would put the thread to sleep for its timer slack.
   if (deadline.expired()) return count_.load() != seen;
   std::unique_lock lock(mutex_);
   waiters_.fetch_add(1);

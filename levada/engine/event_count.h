@@ -12,17 +12,17 @@
 
 namespace levada {
 
-/// A thread changes a condition and then calls notify(). A waiter reads count(), checks its conditions, and then waits
-/// for the count to change; it misses no change in between. notify() makes no system call if no thread waits.
-/// Thread-safe.
+/// Lets threads wait for conditions that other threads change. A thread changes a condition and then calls notify(). A
+/// waiter reads count(), checks its conditions, and then waits for the count to change, so it misses no change in
+/// between. notify() makes no system call if no thread waits. Thread-safe.
 class EventCount {
  public:
   void notify() noexcept;
   std::uint64_t count() const noexcept { return count_.load(); }
   /// Waits until count() differs from `seen` and returns true; returns false at the deadline.
   bool wait(std::uint64_t seen, Deadline deadline);
-  /// Makes notify() also call `hook`, after incrementing the count. `hook` must neither block nor notify. An empty
-  /// function removes it. Another thread may still be inside the old hook when this returns.
+  /// Makes notify() also call `hook`, after incrementing the count. `hook` must neither block nor call notify(). An
+  /// empty function removes the hook. Another thread may still be inside the old hook when this returns.
   void set_hook(std::function<void()> hook);
 
  private:

@@ -1,12 +1,12 @@
-// Detects whether a process is a child that fork() has made since an object was created.
+// Detects whether this process was forked after an object was created.
 #pragma once
 
 #include <sys/types.h>
 
 namespace levada {
 
-/// In a forked child the parent's threads are gone and its locks may be held forever. Objects that need them keep a
-/// token and do nothing if it is not valid. A check costs one load from memory and no system call.
+/// In a forked child, the parent's threads do not exist, and its locks may be held forever. An object that needs either
+/// keeps a token and does nothing if the token is not valid. A check is one load from memory, without a system call.
 class ForkToken {
  public:
   /// Throws EngineError if no page can be mapped.

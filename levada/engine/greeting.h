@@ -1,5 +1,5 @@
-// The first 64 bytes that ranks exchange in any join, over any medium. Their layout never changes, so that ranks of
-// different releases of Levada can name the difference:
+// The first 64 bytes that ranks exchange in any join, over any medium. Their layout never changes, so that ranks that
+// run different releases of Levada can report the mismatch:
 //
 // clang-format off
 //    0   8  "levada\r\n"
@@ -22,8 +22,8 @@
 
 namespace levada {
 
-/// Increment on every change of the data that ranks send each other or share: frames, the control memory, the order of
-/// a plan.
+/// Must be incremented on every change to the data that ranks send each other or share: frames, the control memory, the
+/// order of a plan.
 inline constexpr std::uint32_t protocol_number = 3;
 
 using Greeting = std::array<std::byte, 64>;
@@ -41,13 +41,14 @@ struct Release {
 };
 Release own_release();
 
-/// Returns the greeting of this process, or of one that runs `release`.
+/// Returns the greeting of a process that runs `release`.
 Greeting greeting(const GreetingRest& rest, const Release& release = own_release());
 /// Returns the release in the greeting `bytes`, or nothing if they are not a greeting. `bytes` are untrusted.
 std::optional<Release> release_of(ByteView bytes);
 GreetingRest rest_of(const Greeting& greeting);
 
-/// Returns one sentence, the same on both sides: "host1 runs Levada 0.2.0, but host0 runs 0.1.0; install ...".
+/// Describes a mismatch in one sentence, which is the same on both sides: "host1 runs Levada 0.2.0, but host0 runs
+/// 0.1.0; install ...".
 std::string describe_mismatch(std::string_view one, const Release& of_one, std::string_view other,
                               const Release& of_other);
 

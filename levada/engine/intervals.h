@@ -16,7 +16,7 @@ struct Interval {
   friend bool operator==(const Interval&, const Interval&) = default;
 };
 
-/// A value. Adjacent intervals are merged.
+/// A set of numbers. Adjacent intervals are merged. A value.
 class IntervalSet {
  public:
   /// Adds `interval`, parts of which may already be in the set.
@@ -28,7 +28,7 @@ class IntervalSet {
   std::vector<Interval> missing(Interval interval) const;
   /// Returns the parts of `interval` that are in the set, in ascending order.
   std::vector<Interval> within(Interval interval) const;
-  /// Returns the lowest number at which `size` consecutive numbers of the set begin.
+  /// Returns the lowest number that begins `size` consecutive numbers of the set, if there is one.
   std::optional<std::uint64_t> find(std::uint64_t size) const;
 
   std::vector<Interval> all() const;

@@ -12,12 +12,12 @@ namespace levada {
 
 enum class LinkSide : std::uint8_t { listener = 0, caller = 1 };
 
-/// Each end first sends a greeting with a fresh challenge. Every later frame carries a proof over both challenges, the
-/// sender's side and the frame. A frame that was recorded, or that comes from the receiver itself, is therefore
+/// One end's part in authenticating a link. Each end first sends a greeting with a fresh challenge. Every later frame
+/// carries a proof over both challenges, the sender's side and the frame. Replayed and reflected frames are therefore
 /// rejected, and the secret never crosses the link.
 ///
-/// The greeting also has a proof, which anyone who has seen it can replay. It shows only that the greeting's release is
-/// that of a rank, so that no stranger can end a start by naming another release.
+/// The greeting also has a proof. A process that has seen the proof can replay it, so it shows only that some rank runs
+/// the greeting's release. That keeps a stranger from ending a start by claiming another release.
 class LinkProof {
  public:
   LinkProof(LinkSide side, const Secret& secret, const Release& release = own_release());
@@ -28,12 +28,12 @@ class LinkProof {
   /// Receives the other end's first frame.
   Peer greet(ByteView bytes);
   bool is_greeted() const { return is_greeted_; }
-  /// Returns the release of the other end, if that is a rank.
+  /// Returns the release that the other end runs, if it is a rank.
   const Release& peer_release() const { return peer_release_; }
 
-  /// Appends the proof to a frame. Requires that greet() has returned `rank`.
+  /// Returns the frame with its proof appended. Requires that greet() has returned `rank`.
   Bytes seal(ByteView frame) const;
-  /// Returns a frame without its proof, or nothing if the proof is wrong.
+  /// Returns the frame without its proof, or nothing if the proof is wrong.
   std::optional<ByteView> open(ByteView sealed) const;
 
  private:

@@ -1,4 +1,4 @@
-// Which ranks have left which groups, as far as one rank knows.
+// Tracks which ranks have left which groups, as far as one rank knows.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 namespace levada {
 
 /// A rank that leaves a group also leaves every group made from it, except those in which it has announced that it
-/// stays. The same holds for groups that this rank has not entered yet. A value; not thread-safe. Groups are identified
-/// by Group::keys.
+/// stays, and including those that this rank has not entered yet. A value; not thread-safe. Groups are identified by
+/// Group::keys.
 class Membership {
  public:
   /// Records that `rank` is in the group and stays in it, even if it leaves groups that this one was made from.
@@ -23,8 +23,8 @@ class Membership {
   /// Records that this rank has left groups.front(), which has `num_others` other members. Forgets groups that are
   /// over.
   void leave_oneself(std::span<const std::uint64_t> groups, std::size_t num_others);
-  /// Forgets the group if all ranks have left it and this rank is in no group made from it. Call it after everything
-  /// that asks which ranks have left the group.
+  /// Forgets the group if all ranks have left it and this rank is in no group made from it. Call it last, after all
+  /// queries about which ranks have left the group.
   void forget_if_over(std::uint64_t group);
   /// Returns whether `rank` has left groups.front().
   bool has_left(std::span<const std::uint64_t> groups, int rank) const;

@@ -59,7 +59,7 @@ bool HeapSource::populate(Interval interval) noexcept {
 }
 
 bool HeapSource::discard(Interval interval) noexcept {
-  // MADV_DONTNEED would leave the memory charged on systems that do not overcommit, so it is mapped anew.
+  // Map the memory anew, because MADV_DONTNEED would leave it charged on systems that do not overcommit.
   void* const at = memory_.data() + interval.begin;
   return ::mmap(at, interval.size(), PROT_NONE, reserved_only | MAP_FIXED, -1, 0) == at;
 }

@@ -1,4 +1,4 @@
-// Address space for blocks that takes memory only where it is used.
+// Address space for blocks, which consumes memory only for the parts in use.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,25 @@ class MemorySource {
  public:
   virtual ~MemorySource() = default;
 
-  /// Returns the whole range. Always the same.
+  /// Returns the whole range, which never changes.
   virtual std::span<std::byte> memory() const = 0;
-  /// Makes `interval` resident and writable, so that using it neither faults nor fails. Returns false if the system has
-  /// no memory for it now.
+  /// Makes `interval` resident and writable, so that using it neither faults nor fails. Returns false if the system
+  /// lacks the memory now.
   virtual bool populate(Interval interval) noexcept = 0;
-  /// Returns the memory of `interval` to the system; its bytes are lost. Returns false if the system refuses; nothing
-  /// has changed then.
+  /// Releases the memory of `interval` to the system; its bytes are lost. Returns false, with no effect, if the system
+  /// refuses.
   virtual bool discard(Interval interval) noexcept = 0;
 };
 
-/// Faults in the writable pages of `memory`, each once. Returns false if the system has no memory for them now.
+/// Faults in every page of `memory`, which must be writable. Returns false if the system lacks the memory now.
 bool populate_pages(std::span<std::byte> memory) noexcept;
 
 /// Private memory of this process in a separate reservation of address space.
 class HeapSource final : public MemorySource {
  public:
-  /// Reserves `bytes` of address space or less: at most an eighth of the address space that ulimit -v leaves to this
-  /// process, so that there is room for several sources and the rest of the process, and no more than the system
-  /// grants. Throws EngineError if it grants none.
+  /// Reserves `bytes` of address space, or less: at most an eighth of what ulimit -v leaves to this process, so that
+  /// several sources and the rest of the process fit, and no more than the system grants. Throws EngineError if the
+  /// system grants none.
   explicit HeapSource(std::uint64_t bytes);
   ~HeapSource() override;
   HeapSource(const HeapSource&) = delete;

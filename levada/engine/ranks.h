@@ -16,16 +16,17 @@ class Block;
 class Channel;
 struct Lease;
 
-/// Returns the position of `rank` in `ranks`, which is its number in a group of them; -1 if it is not in `ranks`.
+/// Returns the position of `rank` in `ranks`, which is its number in a group of those ranks, or -1 if it is not among
+/// them.
 int rank_in(std::span<const int> ranks, int rank);
 
-/// Throws InvalidArgument, naming `what`, if `ranks` is empty or contains a rank twice or one that a group of `size`
-/// does not have.
+/// Throws InvalidArgument, naming `what`, if `ranks` is empty, contains a rank twice, or contains one that is out of
+/// range for a group of `size`.
 void check_ranks(std::span<const int> ranks, int size, std::string_view what);
 /// Throws InvalidArgument for a channel that `rank` cannot open in a group of `size`, as Engine::open() does.
 void check_channel(int rank, int size, int from, std::span<const int> to, int window);
-/// Throws InvalidArgument for a subgroup that `rank` cannot enter, as Engine::subgroup() does. Returns its rank in the
-/// subgroup.
+/// Returns the rank that `rank` has in the subgroup. Throws InvalidArgument if it cannot enter the subgroup, as
+/// Engine::subgroup() does.
 int check_subgroup(int rank, int size, std::span<const int> ranks);
 /// Throws InvalidArgument for a message that try_publish() rejects: no bytes, or more than the block has.
 void check_message(const Block& block, std::size_t bytes);
@@ -36,16 +37,16 @@ void check_message(const Lease& lease);
 /// Throws InvalidArgument for a channel that another engine opened.
 [[noreturn]] void refuse_channel(int rank);
 
-/// Returns a number for channels from `from` to these receivers, in any order, with this tag: the same on all members,
-/// and different from that of other channels.
+/// Returns a number that identifies channels with this sender, these receivers (in any order) and this tag. It is the
+/// same on all members.
 std::uint64_t channel_kind(int from, std::span<const int> to, std::uint64_t tag);
 
 /// Derives the keys of a group's channels and subgroups. The n-th channel or subgroup of a kind gets the same key on
 /// all members. Thread-safe.
 ///
-/// Keys are never reused, because members may still send messages with old ones, so counts are kept as long as the
-/// group. A long job makes subgroups with numbered names, such as "reduce-scatter 17": consecutive numbers are kept as
-/// one interval, so they take no more memory than one name.
+/// Keys are never reused, because members may still send messages with old ones, so the counts are kept as long as the
+/// group. A long job makes subgroups with numbered names, such as "reduce-scatter 17". Consecutive numbers are stored
+/// as one interval and take no more memory than one name.
 class KeyDeriver {
  public:
   explicit KeyDeriver(std::uint64_t group) : group_(group) {}
@@ -62,10 +63,10 @@ class KeyDeriver {
   /// The counts of kinds that differ only in the last number of their names.
   struct Made {
     IntervalSet numbers;
-    std::unordered_map<std::uint64_t, std::uint64_t> num_more;  ///< by number, how many beyond the first
+    std::unordered_map<std::uint64_t, std::uint64_t> num_more;  ///< by number: count beyond the first
   };
 
-  /// Counts one more of the number's kind, and returns how many there were before. Requires mutex_.
+  /// Counts one more channel or subgroup with this number, and returns how many there were before. Requires mutex_.
   std::uint64_t count(std::uint64_t kinds, std::uint64_t number);
   std::uint64_t next(int from, std::span<const int> ranks, std::string_view name, std::uint64_t tag);
 
