@@ -63,7 +63,7 @@ class Network {
 
   int size() const { return static_cast<int>(mailboxes_.size()); }
 
-  /// Must be called before any other call of any rank.
+  /// Must be called before any rank makes another call.
   void set_memory(int rank, ByteView memory) { mailbox(rank).memory = memory; }
   ByteView memory(int rank) { return mailbox(rank).memory; }
 
@@ -215,8 +215,8 @@ class InprocEndpoint final : public Endpoint {
   }
 
  private:
-  /// Forwards the first abort of a group before this rank acts on it. This rank's envelopes may reach the others before
-  /// those of the rank that aborted, and they would take this rank's leaving for the cause.
+  /// Forwards the first abort of a group before this rank acts on it. This rank's envelopes may reach the other ranks
+  /// before those of the rank that aborted, and they would then take this rank's leaving for the cause.
   void pass_on(const Ending& ending) {
     const Group* const group = table_.group(ending.group);
     if (group != nullptr && is_abort(ending) && !table_.is_aborted(ending.group)) carry(*group, ending);

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: the reference engine.
+// The reference engine, whose ranks are threads of one process.
 #pragma once
 
 #include <functional>
@@ -15,15 +15,16 @@ struct Options {
                                                         ///< thread
 };
 
-/// Returns one engine for each rank. Each may be used on a separate thread, or all on one.
+/// Returns one engine for each rank. The engines may be used on separate threads or all on one.
 std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options = {});
 
-/// For tests, since a thread cannot be killed: makes the rank lost to its peers as if its process had died, in this
-/// group and in all others that it shares with them. Its calls fail too. Throws InvalidArgument for any other engine.
+/// Makes the rank lost to its peers as if its process had died, in this group and in all others that it shares with
+/// them. Its own calls fail, too. For tests, because a thread cannot be killed. Throws InvalidArgument for any other
+/// engine.
 void lose(Engine& engine);
 
-/// Runs `body` on one thread for each rank and waits for all. If any throws, aborts the group so that the others end,
-/// and rethrows the first exception that is not an echo of that abort.
+/// Runs `body` on one thread per rank and waits for all of them. If one throws, aborts the group so that the others
+/// end, and rethrows the first exception that is not a repetition of that abort.
 void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {});
 
 }  // namespace levada::inproc

@@ -1,4 +1,4 @@
-// Channel state that the shm engine keeps in addition to that of every medium.
+// The channel state that the shm engine adds to ChannelState.
 #pragma once
 
 #include <atomic>

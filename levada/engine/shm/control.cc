@@ -28,7 +28,7 @@ void Board::post(const Status& status) {
   std::memcpy(copy.data(), &status, sizeof(status));  // not payload: a status
   const std::uint64_t version = version_.load(std::memory_order_relaxed);
   version_.store(version + 1, std::memory_order_relaxed);
-  // Store each word with release: a reader of any of them then also reads the odd version.
+  // Store each word with release order, so that a reader that sees any of them also sees the odd version.
   for (std::size_t i = 0; i < words; ++i) words_[i].store(copy[i], std::memory_order_release);
   version_.store(version + 2, std::memory_order_release);
 }

@@ -1,5 +1,5 @@
-// Memory that all ranks of a host write: which ranks are alive or asleep, rings of descriptors, acknowledgments. A
-// faulty peer may have written anything to it, so every value read from it is checked before use.
+// The memory that all ranks of a host write to: which ranks are alive or asleep, rings of descriptors, acknowledgments.
+// A faulty peer may write anything to it, so every value read from it is checked before use.
 #pragma once
 
 #include <array>
@@ -34,11 +34,12 @@ struct Descriptor {
 };
 static_assert(sizeof(Descriptor) == 32);
 
-/// One producer, one consumer. Each passes its count and never reads it back from memory that others write.
+/// A queue with one producer and one consumer. Each side keeps its own count and passes it in; it never reads the count
+/// back from memory that other ranks can write.
 class Ring {
  public:
   static constexpr std::uint64_t capacity = 512;
-  /// Entries that messages leave free for notices.
+  /// Number of entries that messages leave free for notices.
   static constexpr std::uint64_t reserve = 64;
 
   struct alignas(64) State {
@@ -55,12 +56,12 @@ class Ring {
     if (used > capacity) return std::nullopt;
     return capacity - used;
   }
-  /// Requires that room() is not 0.
+  /// Requires room() > 0.
   void push(std::uint64_t& sent, const Descriptor& descriptor) {
     state_->entries[sent % capacity] = descriptor;
     state_->head.store(++sent, std::memory_order_seq_cst);
   }
-  /// Returns whether the producer may have found no room for messages before the consumer took `taken` of its entries.
+  /// Returns whether the producer may have found no room for a message before the consumer took `taken` entries.
   bool may_have_been_full(std::uint64_t received, std::uint64_t taken) const {
     return state_->head.load(std::memory_order_seq_cst) - (received - taken) >= capacity - reserve;
   }
@@ -77,8 +78,8 @@ class Ring {
   State* state_;
 };
 
-/// The progress of one receiver with one message: a word that holds the message's generation and the step, so that a
-/// late acknowledgment cannot affect the block's next message.
+/// One receiver's progress with one message. The word holds the message's generation and the step, so that a late
+/// acknowledgment cannot affect the next message in the block.
 class SlotAck {
  public:
   enum Step : std::uint32_t { returned = 0, published = 1, received = 2 };
@@ -91,7 +92,7 @@ class SlotAck {
   /// Marks a message that was not received as returned.
   bool drop(std::uint32_t generation) { return move(generation, published, returned); }
   bool give_back(std::uint32_t generation) { return move(generation, received, returned); }
-  /// Returns the step. Any other word counts as returned, even one that a faulty rank wrote.
+  /// Returns the step. A word of another generation, or one that a faulty rank wrote, counts as returned.
   Step step(std::uint32_t generation) const {
     const std::uint32_t word = word_->load(std::memory_order_seq_cst);
     if (word == pack(generation, published)) return published;
@@ -109,13 +110,13 @@ class SlotAck {
 };
 inline constexpr std::uint32_t generations = 1u << 28;
 
-/// Sleepers are woken for a message or for room in a channel, by its key, or for memory.
+/// The bits for which sleepers are woken: for a message or for room on a channel, by its key, or for memory.
 inline constexpr WakeMask wake_for_memory = 1u << 31;
 inline constexpr WakeMask wake_for(std::uint64_t channel) {
   return 1u << (channel % 31);
 }
 
-/// A Status that one process writes and others read without a lock.
+/// A Status that one process writes and others read without locking.
 class Board {
  public:
   void post(const Status& status);
@@ -127,7 +128,7 @@ class Board {
   std::array<std::atomic<std::uint64_t>, words> words_;
 };
 
-/// Why a group ended. Group 0 stands for all groups.
+/// Why a group ended. Group 0 means all groups.
 struct AbortRecord {
   std::atomic<std::uint32_t> number;  ///< 1 + the number of records that its rank had written before; 0 while it is
                                       ///< being written
@@ -138,35 +139,36 @@ struct AbortRecord {
   std::array<char, max_detail_bytes> detail;
 };
 
-/// A counter on which threads sleep.
+/// A counter that threads sleep on.
 struct Doorbell {
   FutexWord count;
-  /// Number of threads that sleep on it or are about to. A thread that was killed stays counted: from then on each
-  /// ring() makes a system call that takes less than a microsecond and wakes no thread.
+  /// Number of threads that sleep on the counter or are about to. A killed thread remains counted; each later ring()
+  /// then makes a system call that wakes no thread, which takes less than a microsecond.
   FutexWord sleepers;
 
   /// Wakes the threads that sleep for any of the bits in `mask`, if there are any.
   void ring(WakeMask mask = wake_all);
 };
 
-/// One rank's words. Initially zero.
+/// One rank's part of the control memory. Initially zero.
 struct RankPage {
   static constexpr std::size_t abort_records = 64;
   static constexpr std::size_t boards = 16;
 
-  /// Id of the thread that represents this rank, as the kernel's robust futexes need it; 0 before and after.
+  /// Id of the thread that represents this rank, in the form that the kernel's robust futexes require; 0 before the
+  /// thread starts and after it ends.
   alignas(64) FutexWord alive;
   alignas(64) Doorbell own;                ///< this rank's threads sleep on it; other ranks ring it
   FutexWord wants_space;                   ///< number of threads that sleep on `own` for room or memory
   alignas(64) Doorbell sends;              ///< threads of all ranks that wait only for this rank's messages sleep on it
   std::atomic<std::int32_t> process;       ///< process id, for error messages
-  std::atomic<std::uint32_t> keeps_pages;  ///< not 0: its memory's pages are not returned to the system
+  std::atomic<std::uint32_t> keeps_pages;  ///< nonzero if this rank's pages must not be returned to the system
   alignas(64) FutexWord left;              ///< whether it has left voluntarily
-  FutexWord gone;                          ///< whether it has left and holds no lease any more
-  FutexWord dead;                          ///< 1 + its order, if it ended without leaving; set by any rank that sees it
+  FutexWord gone;                          ///< whether it has left and holds no leases
+  FutexWord dead;  ///< 1 + its order, if it ended without leaving; set by any rank that detects this
   using Ranks = std::array<std::atomic<std::uint64_t>, max_ranks / 64>;
   alignas(64) Ranks pending;  ///< ranks whose rings have entries for this one
-  Ranks senders;              ///< ranks whose rings ever had
+  Ranks senders;              ///< ranks whose rings have ever had entries
   /// The statuses of this rank in the groups in which it posted last.
   struct BoardSlot {
     std::atomic<std::uint64_t> group;
@@ -177,25 +179,25 @@ struct RankPage {
   std::array<AbortRecord, abort_records> abort;  ///< the last records, each written before it is counted
 };
 
-/// The layout of the control memory of `size` ranks: a sparse file that takes memory only where it is used.
+/// The layout of the control memory of `size` ranks, a sparse file in which only the used pages take memory.
 class Control {
  public:
   Control(std::byte* memory, int size) : memory_(memory), size_(size) {}
 
-  /// Returns the bytes that `size` ranks need.
+  /// Returns the size of the control memory of `size` ranks.
   static std::uint64_t bytes(int size);
-  /// Returns the maximum number of blocks of a rank: in use, published and not yet given back, or cached in its pool.
+  /// Returns the maximum number of blocks of a rank: in use, published and not yet returned, or cached in its pool.
   static std::uint32_t slots(int size);
 
   int size() const { return size_; }
-  /// A counter that grows whenever a rank dies, leaves or aborts, so that the others check again.
+  /// Returns a counter that is incremented whenever a rank dies, leaves or aborts, so that the other ranks check again.
   FutexWord& alarm() const { return *reinterpret_cast<FutexWord*>(memory_); }
   RankPage& page(int rank) const;
   Ring ring(int from, int to) const;
   SlotAck ack(int sender, std::uint32_t slot, int receiver) const;
 
-  /// Returns whether every one of `receivers` has gone beyond `step` with that message. If several go beyond it
-  /// concurrently, at least the last one gets true.
+  /// Returns whether all `receivers` have advanced beyond `step` with that message. If several advance concurrently,
+  /// the call returns true for at least the last one.
   bool all_beyond(SlotAck::Step step, int sender, std::uint32_t slot, std::uint32_t generation,
                   std::span<const int> receivers) const;
 
@@ -205,7 +207,7 @@ class Control {
   void raise_alarm() const;
   /// Records that `rank`'s thread has ended, as a death or after leaving. Raises the alarm unless a rank already has.
   void note_end(int rank) const;
-  /// Records the deaths that the kernel has marked and no watcher has noticed.
+  /// Records deaths that the kernel has marked but no watcher has noticed.
   void find_deaths() const;
 
  private:

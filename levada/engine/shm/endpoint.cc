@@ -137,7 +137,7 @@ void ShmEndpoint::notice_ends() {
         endings.push_back(*std::move(read));
         continue;
       }
-      // Any group may be among those of the missed records.
+      // The missed records may concern any group.
       endings.emplace_back(control_.next_order(),
                            Ending{.kind = ErrorKind::engine,
                                   .rank = other,
@@ -151,7 +151,8 @@ void ShmEndpoint::notice_ends() {
     peer.gone = death != 0 || there.gone.load(std::memory_order_seq_cst) != 0;
     const bool has_ended = has_left ? !std::exchange(peer.left, true) : death != 0 && !std::exchange(peer.dead, true);
     if (!has_ended || other == rank()) continue;
-    // Messages that it sent precede its end. It may not have set its bit in `pending`, so drain its ring in any case.
+    // Messages that it sent precede its end. Drain its ring in any case, because it may not have set its bit in
+    // `pending`.
     const std::uint64_t ever = page().senders[static_cast<std::size_t>(other / 64)].load(std::memory_order_seq_cst);
     if ((ever >> (other % 64) & 1U) != 0) drain_ring(other);
     if (has_left) {
@@ -308,7 +309,7 @@ void ShmEndpoint::push_or_keep(int to, const Descriptor& descriptor) {
   if (has_kept_) return;
   has_kept_ = true;
   page().wants_space.fetch_add(1, std::memory_order_seq_cst);
-  notify(nullptr);  // room in a ring is signaled on this rank's own doorbell, and may have been made since
+  notify(nullptr);  // room in a ring is signaled on this rank's own doorbell; there may be some already
 }
 
 void ShmEndpoint::push_kept() {
@@ -346,7 +347,7 @@ void ShmEndpoint::ring_later(int other, WakeMask mask) {
 
 void ShmEndpoint::collect_receipts(ChannelState& channel) {
   auto& outstanding = own_state(channel).outstanding;
-  // Must come first: the last receiver to receive then finds that no other has to, and wakes this rank.
+  // Must come first, so that the last receiver finds that all others have received the message, and wakes this rank.
   for (const auto& [slot, generation] : outstanding) release_for_gone(channel, slot, generation);
   LEVADA_ASSERT(outstanding.size() <= channel.num_sent, "what is outstanding was sent");
   const std::uint64_t first = channel.num_sent - outstanding.size();

@@ -22,7 +22,7 @@
 
 namespace levada::shm {
 
-/// The shared memory of a host's ranks as mapped by one of them.
+/// One rank's mappings of the shared memory of a host's ranks.
 struct HostMemory {
   int rank = 0;
   int size = 1;
@@ -92,9 +92,9 @@ class ShmEndpoint final : public levada::Endpoint {
   void push_or_keep(int to, const Descriptor& descriptor);
   void push_kept();
   bool ring_has_room(int to);
-  /// Gives back the message in this slot for receivers that will not do so.
+  /// Returns the message in this slot on behalf of receivers that are gone.
   void release_for_gone(const ChannelState& channel, std::uint32_t slot, std::uint32_t generation);
-  /// Makes flush() ring, without mutex_.
+  /// Makes flush() ring the rank's doorbell, without holding mutex_.
   void ring_later(int rank, WakeMask mask);
   bool is_returned_by_all(std::uint32_t slot);
 
@@ -136,7 +136,7 @@ class ShmEndpoint final : public levada::Endpoint {
   std::size_t next_board_ = 0;                           ///< guarded by post_mutex_
   struct Peer {
     bool left = false;
-    bool gone = false;  ///< left or dead: it holds no message any more
+    bool gone = false;  ///< left or dead, so it holds no messages
     bool dead = false;
     std::uint32_t num_aborts = 0;  ///< number of its records that have been read
   };
@@ -144,7 +144,7 @@ class ShmEndpoint final : public levada::Endpoint {
   std::uint32_t seen_alarm_ = 0;
 };
 
-/// Returns the engine of all ranks of the host. `endpoint` watches already, or will before the ranks use it.
+/// Returns the engine over all ranks of the host. ShmEndpoint::watch() must be called before the ranks use the engine.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<ShmEndpoint> endpoint);
 
 }  // namespace levada::shm

@@ -51,7 +51,7 @@ class ShmEndpoint::PrivateLeaseState {
                     PrivateViews::View view)
       : endpoint_(std::move(endpoint)), lease_(std::move(lease)), view_(std::move(view)) {}
   ~PrivateLeaseState() {
-    // Close the view before the block goes back: after that the block may be reused.
+    // Close the view before returning the block, which may be reused at once.
     if (endpoint_->is_usable()) endpoint_->views_->close(std::move(view_));
   }
   PrivateLeaseState(const PrivateLeaseState&) = delete;

@@ -105,7 +105,7 @@ RankPage::BoardSlot& ShmEndpoint::board_of(std::uint64_t group) {
   if (const auto found = of(group); found != boards.end()) return *found;
   const auto unused = of(0);
   auto& slot = unused != boards.end() ? *unused : boards[next_board_++ % boards.size()];
-  slot.group = 0;  // so that no rank takes the old status for one of this group
+  slot.group = 0;  // so that no rank mistakes the old status for one of this group
   slot.board.post({});
   slot.group = group;
   return slot;

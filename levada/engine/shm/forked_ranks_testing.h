@@ -28,7 +28,8 @@ struct Ending {
   std::string error;
 };
 
-/// Forked children, each with a pipe through which it reports why it failed. The calling process must have one thread.
+/// Forks one child per rank, each with a pipe through which it reports why it failed. The calling process must be
+/// single-threaded.
 class ForkedRanks {
  public:
   /// Runs `body` in one process for each rank. An exception of `body` is that rank's error.
@@ -39,7 +40,7 @@ class ForkedRanks {
   ForkedRanks& operator=(const ForkedRanks&) = delete;
 
   void kill(int rank) const;
-  /// Kills stragglers at the deadline; their error reports it.
+  /// Waits for all children. Kills stragglers at the deadline; their `error` says so.
   std::vector<Ending> wait(Deadline deadline = Deadline::after(std::chrono::seconds(60)));
 
  private:
@@ -52,27 +53,27 @@ class ForkedRanks {
   std::vector<Child> children_;
 };
 
-/// Forks ranks that join, and passes each one's engine to `body`. Returns one sentence for each rank that failed, empty
-/// if none did. `killed` is a rank that must end by SIGKILL; any other end of it is a failure.
+/// Forks ranks, which join, and passes each one's engine to `body`. Returns one line for each rank that failed; empty
+/// if none did. `killed` is a rank that must end by SIGKILL; if it ends in any other way, that is a failure.
 std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {},
                        int killed = -1);
-/// The same with ranks that inherit their memory, so that they can have options that join() does not accept.
+/// Like run_forked(), but the ranks inherit their memory, so that they can have options that join() does not accept.
 std::string run_forked_with(const EndpointOptions& options, int size, std::size_t memory_bytes,
                             const std::function<void(std::shared_ptr<Engine>)>& body, int killed = -1);
-/// Returns memory that ranks in one process share.
+/// Returns each rank's mappings of memory that ranks in one process share.
 std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes);
-/// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees which thread writes
-/// which bytes.
+/// Like run_forked_with(), but the ranks are threads of this process that share one mapping, so that a sanitizer sees
+/// which thread writes which bytes.
 std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes,
                         const EndpointOptions& options = {});
 
-/// A thread of this process, as the kernel sees it.
+/// The kernel's view of a thread of this process.
 struct ThreadState {
   bool is_asleep = false;
   long num_sleeps = 0;
 };
 ThreadState state_of_thread(int thread);
-/// Waits until the thread sleeps. Returns how often it has slept.
+/// Waits until the thread sleeps, and returns how often it has slept.
 long wait_until_it_sleeps(int thread);
 
 }  // namespace levada::shm::test

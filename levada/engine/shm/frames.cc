@@ -84,7 +84,7 @@ bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds
   attach_fds(message, buffer, fds);
   while (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return false;
-    // The kernel limits the descriptors in transit; those for other ranks are received in the meantime.
+    // The kernel limits the number of descriptors in transit. Other ranks receive theirs in the meantime.
     const bool later = errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS || errno == ENOBUFS;
     if (!later)
       throw EngineError(fmt::format("cannot send to a rank that starts ({})", system_error("sendmsg", errno)));
@@ -110,7 +110,7 @@ std::optional<Frame> receive_frame(const UniqueFd& socket) {
   message.msg_controllen = buffer.bytes.size();
   ssize_t size = -1;
   do {
-    // An end that closes without having read everything is reported once, before the data that it sent.
+    // If the other end closes without having read everything, an error is reported once, before the data that it sent.
     size = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size == 0) return std::nullopt;

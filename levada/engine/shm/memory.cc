@@ -41,7 +41,7 @@ Mapping::Mapping(const UniqueFd& file, std::size_t bytes, Access access) {
 }
 
 Mapping::~Mapping() {
-  // In a forked child something else may be mapped at this address by now.
+  // In a forked child, something else may be mapped at this address by now.
   const bool is_here = only_in_ == 0 || only_in_ == ::getpid();
   if (!memory_.empty() && is_here) ::munmap(memory_.data(), memory_.size());
 }
@@ -79,7 +79,7 @@ UniqueFd reopen_read_only(const UniqueFd& file) {
 }
 
 void seal_unless_read_only(const UniqueFd& file) {
-  // F_SEAL_FUTURE_WRITE only if necessary: it also prevents returning pages to the system (EPERM).
+  // Add F_SEAL_FUTURE_WRITE only if necessary, because it also prevents returning pages to the system (EPERM).
   const int flags = ::fcntl(file.get(), F_GETFL);
   if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY) return;
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {

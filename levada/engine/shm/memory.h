@@ -1,4 +1,4 @@
-// Memory that processes share: unnamed files and their mappings.
+// Memory that processes share, as unnamed files and mappings of them.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@ class Mapping {
   enum class Access { read, write, write_privately };
 
   Mapping() = default;
-  /// Maps the first `bytes` of `file`, shared or, for write_privately, so that only this process sees its writes. Takes
-  /// memory only where it is touched, and is left out of core dumps. Throws EngineError.
+  /// Maps the first `bytes` bytes of `file`: shared, or, for write_privately, so that only this process sees its
+  /// writes. Only touched pages take memory. The mapping is excluded from core dumps. Throws EngineError.
   Mapping(const UniqueFd& file, std::size_t bytes, Access access);
   Mapping(Mapping&& other) noexcept
       : memory_(std::exchange(other.memory_, {})), only_in_(std::exchange(other.only_in_, 0)) {}
@@ -33,13 +33,13 @@ class Mapping {
   }
   ~Mapping();
 
-  /// Unmaps it in children forked from now on. A child that reads it dies by SIGSEGV, rather than seeing the memory
-  /// change when its owner reuses it.
+  /// Excludes the mapping from children forked from now on. A child that reads it dies by SIGSEGV instead of seeing the
+  /// memory change when its owner reuses it.
   void hide_from_children();
 
   std::byte* data() const { return memory_.data(); }
   std::size_t size() const { return memory_.size(); }
-  /// Returns the offset of `address` in the mapping; at least size() if it is outside.
+  /// Returns the offset of `address` in the mapping, or a number of at least size() if it is outside.
   std::uint64_t offset_of(const std::byte* address) const {
     return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(data());
   }
@@ -47,22 +47,23 @@ class Mapping {
 
  private:
   std::span<std::byte> memory_;
-  pid_t only_in_ = 0;  ///< the only process that has it, if it is hidden from forked children; otherwise 0
+  pid_t only_in_ = 0;  ///< the only process that has the mapping if it is hidden from forked children; otherwise 0
 };
 
-/// Returns an unnamed file of `bytes` zero bytes that cannot be resized and takes memory only where it is written.
-/// Throws EngineError.
+/// Returns an unnamed file of `bytes` zero bytes. It cannot be resized, and only written pages take memory. Throws
+/// EngineError.
 UniqueFd make_memory_file(const char* label, std::size_t bytes);
 
-/// Returns a second descriptor of `file` through which it cannot be mapped writable. Without /proc it can be, until
-/// seal_unless_read_only() is called. Throws EngineError.
+/// Returns a second descriptor of `file` through which the file cannot be mapped writable. Without /proc, it can be
+/// mapped writable until seal_unless_read_only() is called. Throws EngineError.
 UniqueFd reopen_read_only(const UniqueFd& file);
 
-/// Prevents new writable mappings of the file. Call it with the descriptor of reopen_read_only(), once the file's owner
-/// has mapped the file. Throws EngineError.
+/// Prevents new writable mappings of the file unless `file` is already read-only. Call it with the descriptor from
+/// reopen_read_only(), after the file's owner has mapped the file. Throws EngineError.
 void seal_unless_read_only(const UniqueFd& file);
 
-/// Throws EngineError unless `file` has `bytes` bytes and cannot shrink. Otherwise reading it could kill the process.
+/// Throws EngineError unless `file` has `bytes` bytes and cannot shrink. Reading a file that shrinks would kill the
+/// process.
 void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::string& whose);
 
 }  // namespace levada::shm

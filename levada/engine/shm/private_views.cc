@@ -19,8 +19,8 @@ bool overlap(const PrivateViews::View& one, const PrivateViews::View& other) {
   return one.rank == other.rank && one.interval.begin < other.interval.end && other.interval.begin < one.interval.end;
 }
 
-/// Returns whether a limit bounds this process's address space. Private views reserve mappings that may never be
-/// filled, which is not worth scarce address space.
+/// Returns whether this process's address space is limited. Private views reserve mappings that may never be filled,
+/// which is not worth scarce address space.
 bool address_space_is_rationed() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

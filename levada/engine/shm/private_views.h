@@ -1,4 +1,4 @@
-// Views of other ranks' memory in which this process's writes are private.
+// Writable views of other ranks' memory. Writes are visible only to this process.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@
 
 namespace levada::shm {
 
-/// Maps each rank's memory once more, privately: a write copies the page that it hits. A dedicated thread finds and
-/// drops the written pages of a closed view, unless open() of an overlapping view does so first. Thread-safe; not
-/// usable in a forked child.
+/// Maps each rank's memory a second time, privately (copy-on-write). After a view is closed, a dedicated thread finds
+/// and drops the pages written in it, unless open() of an overlapping view does so first. Thread-safe; not usable in a
+/// forked child.
 class PrivateViews {
  public:
   /// `files` holds each rank's memory. If null, there are no views.
@@ -31,14 +31,14 @@ class PrivateViews {
   PrivateViews(const PrivateViews&) = delete;
   PrivateViews& operator=(const PrivateViews&) = delete;
 
-  /// The whole pages of a rank's memory that contain a message. No two views of a page exist at the same time.
+  /// The whole pages of a rank's memory that contain a message. A page is in at most one view at a time.
   struct View {
     int rank = 0;
     Interval interval;
-    std::shared_ptr<ShmChannelState> channel;  ///< channel of the message; marked if much of the view was written
+    std::shared_ptr<ShmChannelState> channel;  ///< the message's channel, marked if much of the view was written
   };
   /// Returns the pages of `view`, writable. `size` is the size of the rank's memory. Returns an empty span if the
-  /// system cannot find written pages or map that much; all later calls then also do.
+  /// system cannot find written pages or map that much memory; all later calls then return one, too.
   std::span<std::byte> open(const View& view, std::size_t size);
   /// Closes a view that is no longer used.
   void close(View view) noexcept;

@@ -1,6 +1,6 @@
-// Ranks that were not launched together find each other by the name of an abstract Unix socket, which vanishes with
-// rank 0 and is in no file system. Every process of the network namespace can read the name and connect, so a
-// connection counts as a stranger's until its frames prove that the other end knows the job's secret.
+// Ranks that were not launched together find each other by the name of an abstract Unix socket, which is in no file
+// system and vanishes when rank 0 ends. Every process in the network namespace can read the name and connect. A
+// connection therefore counts as a stranger's until its frames prove that the other end knows the job's secret.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/socket.h>
@@ -55,7 +55,7 @@ UniqueFd make_socket() {
   return socket;
 }
 
-/// Returns the process at the other end of a connection, or the one that listens at it.
+/// Returns the process at the other end of a connection: the one that connected, or the one that listens.
 std::optional<ucred> holder_of(const UniqueFd& socket) {
   ucred holder{};
   socklen_t size = sizeof(holder);
@@ -63,8 +63,8 @@ std::optional<ucred> holder_of(const UniqueFd& socket) {
   return holder;
 }
 
-/// Returns whether a process certainly belongs to another user. An equal uid proves nothing: it may be in another user
-/// namespace.
+/// Returns whether a process certainly belongs to another user. An equal uid proves nothing, because the process may be
+/// in another user namespace.
 bool is_another_users(const std::optional<ucred>& process) {
   return process && process->uid != ::getuid() && process->uid != overflow_uid();
 }
@@ -75,7 +75,7 @@ std::string describe(const std::optional<ucred>& process) {
   return fmt::format("process {} of another user (uid {})", process->pid, process->uid);
 }
 
-/// Returns a connection to the process that listens at the address; empty if there is none.
+/// Returns a connection to the process that listens at the address, or an empty one if there is none.
 UniqueFd connect_to(const Address& address) {
   UniqueFd link = make_socket();
   if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) return link;
@@ -130,7 +130,7 @@ class Visitors {
   /// Receives from some of descriptors(), given by their indexes in ascending order. Calls `on_greeting` for a rank
   /// that has greeted, and `on_frame` for each later frame. The visitor is removed if `on_frame` returns true.
   void receive(std::span<const std::size_t> readable, const OnGreeting& on_greeting, const OnFrame& on_frame) {
-    // From the back: removing a visitor does not shift those that are still to be read.
+    // Iterate from the back, so that removing a visitor does not shift those that have yet to be read.
     for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
       if (*index == 0) accept();
       else receive(*index - 1, on_greeting, on_frame);
@@ -162,7 +162,7 @@ class Visitors {
       if (visitors_.size() == max_visitors) drop_one();
       visitors_.push_back({StartLink(std::move(socket), LinkSide::listener, place_.secret), Deadline::after(patience)});
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // Drop one, or accept would be retried forever. Errors of a connection that has ended are ignored.
+      // Drop a visitor; otherwise accept would be retried forever. Ignore errors of a connection that has ended.
       const int error = errno;
       if (drop_one()) return;
       throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
@@ -181,7 +181,7 @@ class Visitors {
   void receive(std::size_t index, const OnGreeting& on_greeting, const OnFrame& on_frame) {
     StartLink::Received received = received_from(visitors_[index].link);
     if (received.kind == Kind::greeting) return on_greeting(visitors_[index].link);
-    // Removed first, so that a visitor whose frame makes `on_frame` throw is also removed.
+    // Remove it first, so that a visitor whose frame makes `on_frame` throw is also removed.
     Visitor visitor = std::move(visitors_[index]);
     visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(index));
     if (received.kind != Kind::frame || on_frame(visitor.link, std::move(received.frame))) return;
@@ -252,7 +252,7 @@ class Rendezvous {
       late -= late > 0 ? 1 : 0;
     };
     if (late > 0) visitors_.for_each_greeted(notify);
-    // A rank that has read the cause closes its end. Keep the link until then: closing it loses unread data.
+    // A rank that has read the cause closes its end. Keep the link until then, because closing it loses unread data.
     while ((late > 0 || visitors_.has_greeted()) && !deadline.expired()) {
       const auto readable = wait_readable(visitors_.descriptors(), visitors_.next(deadline), stop);
       visitors_.drop_late();
@@ -301,7 +301,7 @@ class Rendezvous {
     throw;
   }
 
-  /// Throws why a rank that has arrived is leaving: it sends nothing else at this stage.
+  /// Throws the reason for which a rank that has arrived is leaving. At this stage, it sends nothing else.
   [[noreturn]] void throw_end(std::size_t rank) {
     links_[rank].raise_failure();
     throw PeerLost(static_cast<int>(rank),
@@ -383,7 +383,7 @@ class Search {
     if (wait_readable(std::array{link_.fd()}, Deadline::after(10 * pause), stop).empty()) return false;
     if (link_.receive().kind == Kind::greeting) return true;
     link_ = StartLink();
-    // Rank 0 had no room or has ended, or it is not rank 0.
+    // Rank 0 had no room or has ended, or the other end is not rank 0.
     if (!refused_) refused_ = Deadline::after(time_for_late_ranks);
     if (refused_->expired()) throw_refused();
     std::this_thread::sleep_for(pause);

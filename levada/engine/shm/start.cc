@@ -21,7 +21,7 @@ namespace levada::shm {
 namespace {
 
 constexpr std::uint64_t max_address = std::uint64_t{1} << 44;  // 16 TiB of the 128 TiB of a process
-/// How long a rank waits for rank 0 after its deadline: rank 0's error names the missing rank.
+/// How long a rank waits for rank 0 after its deadline, because rank 0's error names the missing rank.
 constexpr Duration grace = std::chrono::seconds(1);
 
 std::uint64_t soft_limit(__rlimit_resource_t resource) {
@@ -32,7 +32,7 @@ std::uint64_t soft_limit(__rlimit_resource_t resource) {
   return limit.rlim_cur;
 }
 
-/// Returns half of the address space that this process does not use yet, if it is limited; otherwise max_address.
+/// Returns half of this process's unused address space if it is limited; otherwise max_address.
 std::uint64_t address_budget() {
   const std::uint64_t limit = soft_limit(RLIMIT_AS);
   if (limit == std::numeric_limits<std::uint64_t>::max()) return max_address;
@@ -51,8 +51,8 @@ Hello make_hello(int rank, int size, const Options& options) {
   return hello;
 }
 
-/// Returns the size of each rank's data file. Called on rank 0, whose file size limit applies to all files: creating a
-/// larger one would end the process (SIGXFSZ).
+/// Returns the size of each rank's data file. Called on rank 0, whose file size limit applies to all files, because
+/// creating a larger file would end the process (SIGXFSZ).
 std::vector<std::uint64_t> plan_memory(const std::vector<Hello>& hellos) {
   std::uint64_t address = max_address;
   for (const Hello& hello : hellos) address = std::min(address, hello.address);
@@ -73,7 +73,7 @@ struct Files {
   static std::size_t count(std::size_t ranks) { return 2 + ranks; }
 };
 
-/// Maps all files. The rank counts as alive when this returns.
+/// Maps all files. The rank counts as alive once this returns.
 std::shared_ptr<ShmEndpoint> make_member(int rank, const std::vector<std::uint64_t>& memory, Files files) {
   const auto own = static_cast<std::size_t>(rank);
   const int size = static_cast<int>(memory.size());
@@ -106,7 +106,7 @@ class StartLeader {
   /// Receives one frame of kind `expected` from every other rank, in order of arrival.
   void collect(FrameKind expected, const char* step, const std::function<void(int, ByteReader&)>& use);
   void send(int rank, ByteView bytes, std::span<const int> fds);
-  /// Sends `go`. A rank that has ended is no longer an error of the start: all ranks are watched.
+  /// Sends `go`. From here on, the end of a rank is not an error of the start, because all ranks are watched.
   void release();
   /// Sends `cause` to all ranks, so that none waits for a start that has failed.
   void send_failure(const StartFailure& cause) noexcept;
@@ -193,7 +193,7 @@ std::vector<Hello> collect_hellos(StartLeader& ranks, const Hello& own) {
   return hellos;
 }
 
-/// Creates all files and sends them to the other ranks. Returns rank 0's.
+/// Creates all files and sends them to the other ranks. Returns rank 0's files.
 Files share_files(StartLeader& ranks, const std::vector<std::uint64_t>& memory) {
   const int size = ranks.size();
   const Bytes plan = encode_plan(memory);
@@ -204,7 +204,7 @@ Files share_files(StartLeader& ranks, const std::vector<std::uint64_t>& memory) 
     UniqueFd file = make_memory_file("levada-data", memory[static_cast<std::size_t>(rank)]);
     files.data.push_back(reopen_read_only(file));
     data.push_back(files.data.back().get());
-    // Rank 0 keeps a writable descriptor open only until its rank has received it.
+    // Rank 0 keeps a writable descriptor open only until the rank that it belongs to has received it.
     if (rank == 0) files.own = std::move(file);
     else ranks.send(rank, plan, std::array{files.control.get(), file.get()});
   }

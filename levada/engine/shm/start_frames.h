@@ -1,4 +1,4 @@
-// The frames that ranks of a host exchange when they start, after their greetings: encoding and decoding.
+// Encodes and decodes the frames that ranks of a host exchange after their greetings when they start.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct StartFailure {
 
 enum class FrameKind : std::uint8_t {
   hello = 1,   ///< to rank 0: the sender's rank and how much memory it can use
-  plan = 2,    ///< from rank 0, with files, in as many frames as they need: how much memory each rank has
+  plan = 2,    ///< from rank 0: how much memory each rank has, with the files, in as many frames as they need
   ready = 3,   ///< to rank 0: the sender has mapped everything and counts as alive
   go = 4,      ///< from rank 0: all ranks are ready
   failed = 5,  ///< in either direction: why this start has failed
@@ -41,12 +41,12 @@ Bytes encode(const Hello& hello);
 Bytes encode_plan(const std::vector<std::uint64_t>& memory);
 Bytes encode(const StartFailure& cause);
 
-/// A frame whose kind has been read; `rest` follows it.
+/// A frame whose kind has been read. `rest` reads what follows the kind.
 struct OpenedFrame {
   FrameKind kind;
   ByteReader rest;
 };
-/// Throws CorruptMessage for an unknown kind. Throws the failure in a `failed` frame.
+/// Reads the kind of a frame. Throws CorruptMessage if it is unknown, and the reported failure if it is `failed`.
 OpenedFrame open_frame(ByteView bytes);
 Hello decode_hello(ByteReader& reader);
 std::vector<std::uint64_t> decode_plan(ByteReader& reader);

@@ -14,16 +14,17 @@
 
 namespace levada::shm {
 
-/// Frames over a socket whose ends greet each other first. Movable; a link may be empty.
+/// Sends and receives frames over a socket whose ends greet each other first. Movable; may be empty.
 class StartLink {
  public:
   StartLink() = default;
   /// Sends the greeting. With a `secret`, every frame is sealed, and the other end is a stranger until it has proven
-  /// that it knows the secret. A socket that a rank has inherited needs none: its other end cannot be a stranger.
+  /// that it knows the secret. A socket that a rank has inherited needs no secret, because its other end cannot be a
+  /// stranger.
   StartLink(UniqueFd socket, LinkSide side, const std::optional<Secret>& secret);
 
   explicit operator bool() const { return static_cast<bool>(socket_); }
-  /// Returns the socket's descriptor; -1 if the link is empty.
+  /// Returns the socket's descriptor, or -1 if the link is empty.
   int fd() const { return socket_ ? socket_.get() : -1; }
   const UniqueFd& socket() const { return socket_; }
   bool is_greeted() const { return proof_ && proof_->is_greeted(); }
@@ -32,7 +33,7 @@ class StartLink {
   /// throws.
   bool send(ByteView frame, std::span<const int> fds, Deadline deadline, const std::stop_token& stop = {});
 
-  /// The event that poll() has announced.
+  /// The result of receive().
   struct Received {
     enum class Kind : std::uint8_t {
       closed,    ///< the other end is closed
@@ -43,7 +44,8 @@ class StartLink {
     Kind kind;
     Frame frame = {};
   };
-  /// Throws EngineError if the other end is a rank that runs another release. Also throws what receive_frame() throws.
+  /// Receives the event that poll() has reported. Throws EngineError if the other end is a rank that runs another
+  /// release, and what receive_frame() throws.
   Received receive();
   /// Throws the failure that the other end has sent, if any. Requires that the other end is closed or has sent
   /// something.
@@ -56,7 +58,7 @@ class StartLink {
   std::optional<LinkProof> proof_;
 };
 
-/// For wait_readable().
+/// Returns the links' descriptors, for wait_readable().
 std::vector<int> descriptors_of(std::span<const StartLink> links);
 
 }  // namespace levada::shm

@@ -33,8 +33,8 @@ class RobustWord {
   RobustWord(const RobustWord&) = delete;
   RobustWord& operator=(const RobustWord&) = delete;
 
-  /// Returns whether the kernel accepted it, so that this thread's death will be detected; errno holds the reason if
-  /// not.
+  /// Returns whether the kernel has accepted the list, so that this thread's death will be detected. If not, errno
+  /// holds the reason.
   bool is_set() const { return is_set_; }
 
  private:
@@ -109,7 +109,7 @@ void Watcher::watch_others() {
       control_.note_end(rank);
       continue;
     }
-    // The kernel wakes sleepers only if the word is marked as having some.
+    // The kernel wakes sleepers only if the word is marked as having waiters.
     if ((word & FUTEX_WAITERS) == 0 && !alive.compare_exchange_strong(word, word | FUTEX_WAITERS)) continue;
     if (!stop_) futex_wait(alive, word | FUTEX_WAITERS, interval_);
   }

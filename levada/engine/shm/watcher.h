@@ -12,15 +12,16 @@
 
 namespace levada::shm {
 
-/// A thread that lives as long as this rank and watches the next one. Its id is in the rank's `alive` word, which is on
-/// its list of robust futexes. When the process ends for any reason, the kernel marks the word and wakes its sleepers,
-/// before it begins to tear down the process's memory. This thread sleeps on the word of the next living rank.
+/// Runs a thread that lives as long as this rank and watches the next living one. The thread's id is in the rank's
+/// `alive` word, which is on the thread's list of robust futexes. When the process ends for any reason, the kernel
+/// marks the word and wakes its sleepers before it tears down the process's memory. Each watcher sleeps on the word of
+/// the next living rank.
 class Watcher {
  public:
-  /// Returns once this rank counts as alive. Also checks the next rank every `interval`, without being woken. Throws
-  /// EngineError.
+  /// Returns once this rank counts as alive. The thread also checks the next rank every `interval`, even if it is not
+  /// woken. Throws EngineError.
   Watcher(std::shared_ptr<const Mapping> control, int rank, int size, Duration interval);
-  /// Ends the thread and withdraws this rank's word: its end is no longer a death.
+  /// Ends the thread and withdraws this rank's word, so that the rank's end does not count as a death.
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;

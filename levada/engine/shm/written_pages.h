@@ -11,12 +11,12 @@
 
 namespace levada::shm {
 
-/// Finds pages that a write has made private to the process, in private mappings of files. Only for the process that
-/// created it, not for its forked children. Thread-safe.
+/// Finds the pages in private mappings of files that writes have made private to this process. Usable only in the
+/// process that created it, not in forked children. Thread-safe.
 class WrittenPages {
  public:
   enum class Way {
-    any,      ///< the first of these that works
+    any,      ///< first of the following that works
     scan,     ///< ioctl PAGEMAP_SCAN, from Linux 6.7 on
     pagemap,  ///< reading /proc/self/pagemap
   };
@@ -25,8 +25,8 @@ class WrittenPages {
   /// Returns why written pages cannot be found on this system; empty if they can.
   const std::string& refusal() const { return refusal_; }
 
-  /// Makes the written pages of `memory`, which consists of whole pages, show the file again. Returns their number, or
-  /// nothing if the system refuses, possibly after some pages were dropped.
+  /// Drops the written pages of `memory`, which consists of whole pages, so that they show the file again. Returns
+  /// their number, or nothing if the system refuses, possibly after dropping some.
   std::optional<std::size_t> drop(std::span<std::byte> memory) const;
 
  private:
