@@ -15,9 +15,10 @@
 
 namespace levada::joined {
 
-/// State that all groups of a rank share.
+/// The state that all groups of a rank share.
 struct Shared {
-  /// Returns when a group first saw the loss of `rank`, in the job's numbering; if none has yet, that is now.
+  /// Returns when a group first saw the loss of `rank`, in the job's numbering. If none has seen it yet, records and
+  /// returns the current time.
   Clock::time_point first_seen(int rank) {
     const std::lock_guard lock(mutex);
     return losses.try_emplace(rank, Clock::now()).first->second;
@@ -36,12 +37,12 @@ inline bool has_room(Engine& engine, Channel& channel) {
   return engine.wait({.publish = it}, Deadline::now()) == Woken::ready;
 }
 
-/// Whether even messages that have arrived can no longer be received.
+/// Returns whether even messages that have arrived can no longer be received.
 inline bool is_aborted(const Cause& cause) {
   return cause.kind != ErrorKind::peer_lost && cause.kind != ErrorKind::corrupt_message;
 }
 
-/// Returns a landing that places messages from other hosts in blocks of `near`, as long as it exists.
+/// Returns a landing that puts messages from other hosts in blocks of `near`, as long as that engine exists.
 inline Landing landing_in(std::weak_ptr<Engine> near) {
   return [near = std::move(near)](std::size_t bytes) {
     const auto engine = near.lock();
@@ -49,7 +50,7 @@ inline Landing landing_in(std::weak_ptr<Engine> near) {
   };
 }
 
-/// A channel as its sender or one of its receivers holds it.
+/// A channel as held by its sender or by one of its receivers.
 class JoinedChannel final : public Channel {
  public:
   /// The legs that this rank uses, except those that a Forward sends on.
@@ -71,8 +72,8 @@ class JoinedChannel final : public Channel {
         shared_(std::move(shared)) {}
   ~JoinedChannel() override { leave(); }
 
-  /// Closes this rank's own end; those of a Forward are separate. Once the group has ended, receivers are no longer
-  /// shown an end of sending, because they might see it before the cause.
+  /// Closes this rank's own end; a Forward has separate ends. After the group has ended, does not close the sending
+  /// end, because receivers might see that before they see the cause.
   void close(End end) {
     if (end == End::sending) {
       if (!is_sending_.exchange(false) || *has_ended_) return;
@@ -92,12 +93,12 @@ class JoinedChannel final : public Channel {
 
   const Port& near() const { return legs_.near; }
   const Port& outgoing() const { return legs_.outgoing; }
-  /// Returns the leg on which messages for this rank arrive.
+  /// Returns the leg on which this rank's messages arrive.
   const Port& receiving() const { return receives_near() ? legs_.near : legs_.incoming; }
   bool receives_near() const { return static_cast<bool>(legs_.near); }
   bool is_sending() const { return is_sending_; }
 
-  /// Whether the forwarder has left before it forwarded everything. Call only from the receiving thread.
+  /// Returns whether the forwarder has left before it forwarded everything. Called only by the receiving thread.
   bool forwarder_is_lost() { return forwarder_ >= 0 && watch_.is_lost(receiving()); }
   int forwarder() const { return forwarder_; }
 

@@ -18,7 +18,7 @@
 
 namespace levada::joined::test {
 
-/// Ranks are placed on hosts in order, `ranks_a_host` on each.
+/// The hosts of a test. Ranks are assigned to hosts in order, `ranks_a_host` to each.
 struct Hosts {
   int ranks_a_host = 2;
   Options options{.leave_timeout = std::chrono::seconds(2)};

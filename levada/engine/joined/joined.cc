@@ -47,7 +47,7 @@ class JoinedEngine final : public Engine {
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
-    // Until they see that the far engine has ended, ranks of this host would take this rank's leaving for the cause.
+    // Ranks on this host would take this rank's leaving for the cause until they see that the far engine has ended.
     if (!cause_) return;
     if (cause_->kind == ErrorKind::peer_lost || !near_->cause()) std::this_thread::sleep_until(seen_at_ + grace);
     else wait_for_far_cause();
@@ -131,7 +131,7 @@ class JoinedEngine final : public Engine {
   std::uint64_t trim() override { return near_->trim() + far_->trim(); }
 
  private:
-  /// Errors of the near engine use its numbering; the cause uses this engine's.
+  /// Errors of the near engine use its rank numbers; the cause uses this engine's.
   template <typename Call>
   auto call(const Call& body) -> decltype(body()) {
     try {
@@ -149,7 +149,7 @@ class JoinedEngine final : public Engine {
     if (has_cause()) check();
   }
   bool has_cause() { return *has_ended_ || far_->cause(); }
-  /// Waits a moment for the far engine to see an abort that the near engine has seen first, and to pass it on.
+  /// Waits a moment for the far engine to see, and pass on, an abort that the near engine has seen first.
   void wait_for_far_cause() noexcept try {
     far_->wait({}, Deadline::after(grace));
   } catch (const Error&) {  // the far engine has it now
@@ -223,7 +223,7 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
       near_ranks.push_back(static_cast<int>(rank));
       members.push_back(place);
     }
-    // Groups of different ranks may have the same ranks on this host, and be made in any order.
+    // Groups with different members may have the same ranks on this host and be made in any order.
     auto near = near_->subgroup(members, fmt::format("{:016x} {}", hash64(std::as_bytes(ranks)), name));
     auto far = far_->subgroup(ranks, name);
     shared_->relay->set_failed(false);
@@ -249,7 +249,7 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
   return call([&] {
     check();
     const Route route = route_of(info_.host_of, info_.rank, from, to, shared_->options.degree);
-    // Channels of different ranks may have the same legs, and be opened in any order. The engines count the others.
+    // Channels between different ranks may have the same legs and be opened in any order. The engines count the others.
     const std::uint64_t tag = channel_kind(from, to, options.tag);
     const auto options_of = [&](const Leg& leg, Landing landing) {
       const bool must_be_closed = leg.from != from || leg.from == info_.rank || options.must_be_closed;
@@ -287,8 +287,8 @@ std::optional<Cause> JoinedEngine::cause() {
   if (cause_) return cause_;
   auto near = near_cause();
   auto far = far_->cause();
-  // An abort reaches both engines. Any other cause is seen only or first on this host; other ranks must learn of it
-  // before they see this rank leave. The far engine mostly sees a death itself, after all that the dead rank has sent.
+  // An abort reaches both engines. Any other cause is seen first or only on this host; other ranks must learn of it
+  // before they see this rank leave. The far engine usually detects a death itself, after all that the rank had sent.
   only_near_ = near && !far && near->kind == ErrorKind::peer_lost;
   if (near && !far && near->kind == ErrorKind::corrupt_message) far_->abort(near->text());
   if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {

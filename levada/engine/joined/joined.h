@@ -12,19 +12,20 @@
 namespace levada::joined {
 
 struct Options {
-  /// Maximum number of other hosts that a rank sends a message to; the same on all ranks. If a channel has receivers on
-  /// more hosts, some of these forward it.
+  /// Maximum number of other hosts that a rank sends one message to; the same on all ranks. If a channel has receivers
+  /// on more hosts, some of the receivers forward the messages.
   int degree = default_degree;
-  /// How long a rank that leaves waits for the ends of channels that it forwards, whose senders may still be busy in
-  /// the program's code. It then ends the groups of these channels.
+  /// How long a leaving rank waits for the channels that it forwards to end. Their senders may still be busy in the
+  /// program's code. After that time, the rank ends the groups of these channels.
   Duration leave_timeout = std::chrono::minutes(30);
-  /// Same, for a rank that leaves because a group has ended for a cause.
+  /// The same limit for a rank that leaves because a group has ended for a cause.
   Duration failed_leave_timeout = std::chrono::seconds(5);
-  Duration remind_after = std::chrono::seconds(30);  ///< when to report that wait, as Reminder does
-  /// Called ten times a second during that wait. If it returns true, the wait ends as at leave_timeout. May be empty.
+  Duration remind_after = std::chrono::seconds(30);  ///< first report of that wait, by a Reminder
+  /// Called ten times a second during that wait. If it returns true, the wait ends as it does at leave_timeout. May be
+  /// empty.
   std::function<bool()> is_interrupted = {};
   /// Maximum time that the forwarding thread waits for the near engine before it rechecks conditions that wake no
-  /// thread. Duration::max() if there are none.
+  /// thread. Duration::max() if there are no such conditions.
   Duration heartbeat = std::chrono::seconds(1);
 };
 
@@ -33,10 +34,9 @@ struct Options {
 /// receiver's process forwards it without a copy.
 ///
 /// `near`: an engine over the ranks that far->info().host_of places on this rank's host, in the same order. It
-/// publishes leases of its own blocks.
-/// `far`: an engine that publishes leases of any bytes and has on_change(), which this function takes over. A channel
-/// of it that has room keeps it as long as only one thread publishes on the channel. A thread that waits only on `far`
-/// drives its progress.
+/// publishes leases of its own blocks. `far`: an engine that publishes leases of any bytes and has on_change(), which
+/// this function takes over. Once a channel of it has room, the room remains as long as only one thread publishes on
+/// the channel. A thread that waits only on `far` drives its progress.
 ///
 /// Throws InvalidArgument if the two do not match.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far,

@@ -26,7 +26,7 @@ Deadline deadline_after(Duration longest) {
 // ---- StatusBoard
 
 void StatusBoard::show(const Status& status) {
-  // The far engine first: a rank of this host that sees the status may end the group before the second post.
+  // Post on the far engine first: a rank on this host that sees the status may end the group before the second post.
   if (const auto far = far_.lock()) far->post(status);
   if (const auto near = near_.lock()) near->post(status);
 }
@@ -243,7 +243,7 @@ std::string Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   const Duration timeout = has_failed ? options_.failed_leave_timeout : options_.leave_timeout;
   const Deadline deadline = Deadline::after(timeout);
   Reminder reminder(options_.remind_after);
-  bool has_asked = false;  // whether the sender has been asked for its status, which it answers later
+  bool has_asked = false;  // whether the sender has been asked for its status; the answer arrives later
   while (!forwards_.empty()) {
     if (deadline.expired()) {
       return fmt::format("it has left{}, and after {} {} still forwards", has_failed ? " because of an error" : "",
@@ -322,7 +322,7 @@ void Relay::wait_near(const Unfinished& unfinished, std::uint64_t seen) {
   Duration longest = std::min(options_.heartbeat, unfinished.longest);
   for (Forward* const forward : unfinished.blocked) {
     if (&forward->near() != &near) {
-      // A wait is for one group; forwards of other groups are retried soon.
+      // A wait covers only one group; forwards of other groups are retried soon.
       longest = std::min<Duration>(longest, retry_interval);
       continue;
     }

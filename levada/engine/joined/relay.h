@@ -30,32 +30,32 @@ struct Port {
   explicit operator bool() const { return channel != nullptr; }
 };
 
-/// Time for a cause to reach the other engine, or another rank, which polls for it once per poll interval.
+/// Time allowed for a cause to reach the other engine, or another rank, which polls for it once per poll interval.
 inline constexpr Duration grace = 10 * WaitFor::poll_interval;
 
-/// Watches a leg that a forwarder sends on. Use from one thread at a time.
+/// Watches a leg on which a forwarder sends. Used by one thread at a time.
 class ForwarderWatch {
  public:
-  /// Returns whether the forwarder has left without closing the leg, and no cause has explained that since. If it left
-  /// because its group ended, the cause reaches this rank a moment later.
+  /// Returns whether the forwarder has left without closing the leg and no cause has explained this within `grace`. If
+  /// it left because its group ended, the cause reaches this rank a moment later.
   bool is_lost(const Port& leg);
-  /// Whether is_lost() has seen the forwarder leave.
+  /// Returns whether is_lost() has seen the forwarder leave.
   bool has_left() const { return since_.has_value(); }
 
  private:
   std::optional<Clock::time_point> since_;
 };
 
-/// The status of this rank in one group, on the boards of both engines. A rank that forwards to a slow rank has two:
-/// its own operation, and the rank that its forwarding waits for. The boards show the second if there is one. Any
-/// thread.
+/// Posts this rank's status in one group on both engines. A rank that forwards to a slow rank has two statuses: its own
+/// operation, and its wait for the slow rank. If it has the second, that one is posted. Thread-safe.
 class StatusBoard {
  public:
   StatusBoard(std::weak_ptr<Engine> near, std::weak_ptr<Engine> far) : near_(std::move(near)), far_(std::move(far)) {}
 
   /// Throws as Engine::post() does.
   void post(const Status& status);
-  /// `status`: the rank that `forward` waits for, or nothing if it no longer waits. Throws as Engine::post() does.
+  /// Posts `status`, the wait of `forward` for another rank, or withdraws it if `status` is empty. Throws as
+  /// Engine::post() does.
   void post_held(const void* forward, std::optional<Status> status);
 
  private:
@@ -64,16 +64,16 @@ class StatusBoard {
   const std::weak_ptr<Engine> near_, far_;  ///< expired once this rank has left the group
   std::mutex mutex_;                        // guards what follows
   Status own_;
-  const void* held_forward_ = nullptr;  ///< the forward whose wait the boards show
+  const void* held_forward_ = nullptr;  ///< the forward whose wait is posted
 };
 
-/// Forwards the messages of one channel, one at a time and in order. Use from one thread at a time.
+/// Forwards the messages of one channel, one at a time and in order. Used by one thread at a time.
 class Forward {
  public:
-  /// `near` or `outgoing` may be empty. Incoming messages have landed in blocks of `near`'s engine, as far as it had
-  /// any. Both channels must be closed explicitly, so that a receiver does not mistake the end of forwarding for the
-  /// end of the channel. `from` sends on the channel, and `to` receive the forwarded messages; both are ranks of the
-  /// incoming port's engine. `near_ranks`: by rank of the near engine, the rank in the incoming port's engine.
+  /// `near` or `outgoing` may be empty. Incoming messages are in blocks of `near`'s engine if it had blocks for them.
+  /// Both channels must be closed explicitly, so that a receiver does not mistake the end of forwarding for the end of
+  /// the channel. `from` sends on the channel, and `to` receive the forwarded messages; both are ranks of the incoming
+  /// port's engine. `near_ranks`: by rank of the near engine, the rank in the incoming port's engine.
   Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to, std::vector<int> near_ranks,
           std::shared_ptr<StatusBoard> board);
 
@@ -81,32 +81,33 @@ class Forward {
     idle,      ///< waiting for a message or the end
     far_full,  ///< waiting for room on the outgoing channel
     blocked,   ///< waiting for room or memory on the near engine
-    orphaned,  ///< the previous forwarder of a tree has left: fails unless a cause explains that soon
+    orphaned,  ///< the previous forwarder in a tree has left: fails unless a cause explains this soon
     ended,     ///< all messages have been forwarded, and the channels closed
     failed,    ///< a group has ended
   };
   /// Forwards as much as possible. Does not block.
   State advance();
-  /// The condition on near() that blocks advance().
+  /// The resource of near() that advance() lacks.
   struct Obstacle {
     Channel* full = nullptr;  ///< channel without room, or null
     std::size_t bytes = 0;    ///< otherwise, the size for which memory is lacking
   };
   Obstacle obstacle() const;
   Engine& near() { return *near_.engine; }
-  /// Once the forward has waited for `after`, posts which other rank has not received what this rank forwards. This
-  /// rank posts for itself.
+  /// Once the forward has waited for `after`, posts which other rank has not received what this rank forwards. Does not
+  /// post a wait for this rank itself.
   void post_held(Duration after) noexcept;
-  /// Describes what a leaving rank waits for, and for how long it has waited.
+  /// Describes what a leaving rank is waiting for, and how long it has waited.
   std::string explain(Duration waited) const;
-  /// Ends the groups for all their members. `why`: a clause that ends in "still forwards" or "still forwarded".
+  /// Ends the forward's groups for all their members. `why` is a clause that ends with "still forwards" or "still
+  /// forwarded".
   void abort_leaving(std::string_view why) noexcept;
 
  private:
   void abort(std::string_view reason) noexcept;
   State try_advance();
   bool take_in();
-  /// Returns the status of a rank that forwards to slower ranks, or nothing if none is slower than this one.
+  /// Returns the status to post while slower ranks hold up the forward, or nothing if no rank is slower than this one.
   std::optional<Status> held_status();
   void show_held(std::optional<Status> status) noexcept;
   /// Throws PeerLost if the previous forwarder is lost.
@@ -118,7 +119,7 @@ class Forward {
   const int from_;
   const std::vector<int> to_, near_ranks_;
   const std::shared_ptr<StatusBoard> board_;
-  std::optional<Clock::time_point> post_at_;  ///< when to post the wait next, as long as it lasts
+  std::optional<Clock::time_point> post_at_;  ///< time to post the wait next, as long as it lasts
   bool is_held_ = false;                      ///< whether the wait is posted
   Lease message_;                             ///< message being forwarded; without bytes if there is none
   bool in_near_memory_ = false;
@@ -126,16 +127,16 @@ class Forward {
   bool has_ended_ = false;
 };
 
-/// Notifies waiting threads of changes of the far engine. Any thread.
+/// Notifies waiting threads of changes in the far engine. Thread-safe.
 class FarChanges {
  public:
-  /// Hook for the far engine's on_change().
+  /// Reports a change. The far engine's on_change() hook.
   void notify();
   /// Sets the hook of the joined engine.
   void set_hook(std::function<void()> hook);
   EventCount& count() { return count_; }
 
-  /// While it exists, a change ends waits on `near` that use rung() as their stop flag.
+  /// While an Alarm exists, a change ends waits on `near` that use rung() as their stop flag.
   class Alarm {
    public:
     Alarm(FarChanges& changes, Engine& near);
@@ -162,21 +163,21 @@ class FarChanges {
   std::shared_ptr<const std::function<void()>> hook_;
 };
 
-/// The forwarding thread of a process, shared by all its engines and channels. Any thread may call.
+/// The forwarding thread of a process, shared by all its engines and channels. Thread-safe.
 class Relay {
  public:
   Relay(std::shared_ptr<FarChanges> changes, Options options)
       : changes_(std::move(changes)), options_(std::move(options)) {}
-  /// Waits until all channels have been forwarded to their ends, within the limits of the options; then ends the groups
-  /// of those that have not, for all their members.
+  /// Waits until all channels have been forwarded completely, within the limits of the options. Then ends the groups of
+  /// the remaining channels for all their members.
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
   FarChanges& changes() { return *changes_; }
-  /// Sets whether a group of this rank has ended for a cause, with no group made since.
+  /// Sets whether a group of this rank has ended for a cause and no group has been made since.
   void set_failed(bool has_failed) { has_failed_ = has_failed; }
-  /// Takes over a channel to forward, starting the thread if needed. Throws EngineError if the system refuses a thread.
+  /// Adds a channel to forward. Starts the thread if needed; throws EngineError if the system refuses it.
   void add(std::unique_ptr<Forward> forward);
 
  private:
@@ -185,12 +186,12 @@ class Relay {
   struct Unfinished {
     std::vector<Forward*> blocked;
     std::vector<Forward*> waiting;       ///< blocked, or waiting for room on the outgoing channel
-    Duration longest = Duration::max();  ///< time until some must be advanced again
+    Duration longest = Duration::max();  ///< maximum time until one must be advanced again
   };
   Unfinished advance_all();
   /// Waits until a blocked forward may advance, or the far engine has changed since `seen`.
   void wait_near(const Unfinished& unfinished, std::uint64_t seen);
-  /// Waits until all channels have ended. `lock` holds the mutex. Returns why it stopped before that, or an empty text.
+  /// Waits until all channels have ended. `lock` holds the mutex. Returns why the wait ended early, or an empty text.
   std::string wait_for_ends(std::unique_lock<std::mutex>& lock);
 
   const std::shared_ptr<FarChanges> changes_;

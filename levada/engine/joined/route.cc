@@ -6,8 +6,8 @@
 namespace levada::joined {
 namespace {
 
-/// Returns the sender, then the first receiver on each other host. They form a heap: the children of the i-th are those
-/// from i * degree + 1 to (i + 1) * degree.
+/// Returns the sender and then the first receiver on each other host. They form a heap: the children of entry i are the
+/// entries from i * degree + 1 to (i + 1) * degree.
 std::vector<int> forwarders_of(std::span<const int> host_of, int from, std::span<const int> sorted) {
   std::vector<int> forwarders{from};
   std::vector<int> hosts{host_of[static_cast<std::size_t>(from)]};
@@ -61,7 +61,7 @@ Route route_of(std::span<const int> host_of, int rank, int from, std::span<const
   route.near.from = *mine;
   std::copy_if(sorted.begin(), sorted.end(), std::back_inserter(route.near.to),
                [&](int receiver) { return host(receiver) == host(rank); });
-  // The only rank on its host, if it does not forward, receives directly on the incoming leg.
+  // A rank that is the only receiver on its host and does not forward receives directly on the incoming leg.
   const bool is_alone = route.near.to == std::vector{rank} && route.incoming && !route.outgoing;
   if (is_alone || !route.near) route.near = {};
   return route;

@@ -1,4 +1,4 @@
-// Collective MPI calls with a deadline, for ranks that have no engine yet.
+// Collective MPI calls with a time limit, for ranks that have no engine yet.
 #pragma once
 
 #include <mpi.h>
@@ -16,13 +16,13 @@ namespace levada::mpi {
 /// Returns whether `request` completes within `timeout`. Throws EngineError if it fails.
 bool completes(MPI_Request& request, Duration timeout);
 
-/// Throws Timeout: this rank has waited this long for the others.
+/// Throws Timeout, which says that this rank has waited for the others for `timeout`.
 [[noreturn]] void throw_late(MPI_Comm comm, Duration timeout);
 
-// Collective. These throw Timeout on ranks that still wait for others after `timeout`, and EngineError for MPI's
-// errors. After a Timeout, MPI may still use the communicator, so the caller must not free it.
+// The following are collective. They throw Timeout on ranks that are still waiting for others after `timeout`, and
+// EngineError for MPI errors. After a Timeout, MPI may still use the communicator, so the caller must not free it.
 
-/// MPI_Comm_dup().
+/// Does an MPI_Comm_dup().
 MPI_Comm duplicate(MPI_Comm comm, Duration timeout);
 
 /// Returns every rank's value, by rank.

@@ -27,7 +27,7 @@ constexpr Duration patience = std::chrono::seconds(5);
 constexpr Duration retry_interval = milliseconds(50);
 constexpr int poll_ms = 50;
 
-/// Size of the ranks of both ends, which the caller of a link sends.
+/// Size of the two ranks that the caller of a link sends.
 constexpr std::size_t ranks_bytes = 2 * sizeof(std::int32_t);
 constexpr std::size_t call_bytes = sizeof(Greeting) + ranks_bytes + sizeof(Proof);
 constexpr std::size_t answer_bytes = sizeof(Greeting) + sizeof(Proof);  // includes the greeting before it
@@ -40,7 +40,8 @@ bool is_out_of_files(int error) {
   return error == EMFILE || error == ENFILE;
 }
 
-/// Receives bytes that have arrived, up to a total of `count`. Returns false, with errno set, if no more will arrive.
+/// Receives bytes that have arrived, up to a total of `count`. Returns false, with errno set, if nothing more will
+/// arrive.
 bool receive_some(int connection, Bytes& received, std::size_t count) {
   const std::size_t before = received.size();
   received.resize(count);
@@ -50,7 +51,7 @@ bool receive_some(int connection, Bytes& received, std::size_t count) {
   return result > 0 || (result < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/// Sends bytes that are few enough for the buffer of a new connection.
+/// Sends bytes that fit into the buffer of a new connection.
 bool send_all(int connection, ByteView bytes) {
   return ::send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
@@ -67,7 +68,7 @@ class Attempt {
   bool has_connected() const { return has_connected_; }
   std::string description() const { return fmt::format("{} ({})", text_of(address_), failure_); }
 
-  /// Starts connecting, if it is time.
+  /// Starts connecting, if an attempt is due.
   void begin() {
     if (connection_ || has_failed_ || Clock::now() < begins_at_) return;
     is_open_ = false;
@@ -78,14 +79,14 @@ class Attempt {
   /// Call after poll() has reported an event.
   void advance(const Secret& key, std::int32_t rank, std::int32_t listener) {
     if (!is_open_) return open(key);
-    // Retries: a rank with too many strangers drops the oldest, which may be this one.
+    // Retry, because a rank with too many strangers drops the oldest, which may be this one.
     if (!receive_some(fd(), received_, has_called_ ? answer_bytes : sizeof(Greeting))) return fail(errno, true);
     if (!has_called_ && received_.size() == sizeof(Greeting)) return call(rank, listener);
     if (!has_called_ || received_.size() < answer_bytes) return;
     is_proven_ = proof_->open(ByteView(received_).subspan(sizeof(Greeting))).has_value();
     if (!is_proven_) fail_as_stranger();
   }
-  /// Whether the listener has proven to be a rank.
+  /// Returns whether the listener has proven to be a rank.
   bool is_proven() const { return is_proven_; }
   UniqueFd take_connection() { return std::move(connection_); }
 
@@ -131,7 +132,7 @@ class Attempt {
   Clock::time_point begins_at_{};
 };
 
-/// All attempts of a rank to reach another.
+/// All attempts of one rank to reach another.
 struct Call {
   int listener = -1;
   std::uint32_t port = 0;
@@ -241,7 +242,7 @@ std::vector<HostLink> call_all(const std::map<int, Place>& places, const Secret&
   for (const auto& [listener, place] : places) {
     Call& call = calls.emplace_back(Call{.listener = listener, .port = place.port, .attempts = {}, .connection = {}});
     for (std::size_t i = 0; i < std::min<std::size_t>(place.num_addresses, place.addresses.size()); ++i) {
-      // Skips addresses that this host has too, such as that of a container bridge.
+      // Skip addresses that this host also has, such as that of a container bridge.
       if (std::ranges::find(own, place.addresses[i]) != own.end()) continue;
       call.attempts.emplace_back(place.addresses[i], static_cast<std::uint16_t>(place.port));
     }

@@ -1,5 +1,5 @@
-// TCP connections between ranks of different hosts. Both ends first prove that they are ranks of the job, as follows;
-// nothing is sent afterwards:
+// TCP connections between ranks of different hosts. Both ends first prove that they are ranks of the job, as follows.
+// Nothing is sent afterwards.
 //
 // clang-format off
 //   listener to caller   a greeting (LinkProof)
@@ -28,7 +28,7 @@
 
 namespace levada::mpi {
 
-/// The addresses at which a rank listens. Sent to the others as raw bytes.
+/// The addresses at which a rank listens. Sent to the other ranks as raw bytes.
 struct Place {
   std::array<Address, 8> addresses{};
   std::uint32_t num_addresses = 0;
@@ -40,7 +40,7 @@ struct HostLink {
   UniqueFd connection;
 };
 
-/// Accepts connections of other ranks on a thread, until stopped.
+/// Accepts connections from other ranks on its own thread until stopped.
 class Acceptor {
  public:
   static constexpr std::size_t max_strangers = 64;
@@ -52,11 +52,12 @@ class Acceptor {
   Acceptor& operator=(const Acceptor&) = delete;
 
   const Place& place() const { return place_; }
-  /// Stops accepting. Returns the connections of the ranks that have called; the callers may have closed some of them.
+  /// Stops accepting. Returns the connections of the ranks that have connected; those ranks may have closed some of
+  /// them.
   std::vector<HostLink> stop();
 
  private:
-  /// A process that has connected and has not proven anything yet.
+  /// A process that has connected but not yet proven that it is a rank.
   struct Stranger {
     UniqueFd connection;
     LinkProof proof;
@@ -74,7 +75,7 @@ class Acceptor {
   UniqueFd listener_;
   Place place_;
   std::atomic<bool> is_stopped_ = false;
-  std::vector<Stranger> strangers_;  ///< owned by the thread while it runs; the oldest first
+  std::vector<Stranger> strangers_;  ///< oldest first; owned by the thread while it runs
   std::vector<HostLink> links_;      ///< same as strangers_
   std::thread thread_;
 };

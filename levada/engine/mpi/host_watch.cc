@@ -27,9 +27,9 @@ int probe_interval(int seconds) {
   return divide_up(seconds, max_probes - 1);
 }
 
-/// Makes the kernel probe the other end at even intervals. The connection ends once probes spanning at least `seconds`,
-/// and at most two intervals more, are unanswered. An end that answers again by then is not lost, whenever in an
-/// interval it fell silent.
+/// Makes the kernel probe the other end at even intervals. The connection ends once probes have been unanswered for at
+/// least `seconds`, and for at most two intervals more. An end that answers again before `seconds` have passed is not
+/// lost, regardless of when in an interval it fell silent.
 void keep_alive(int connection, int seconds) {
   const int interval = probe_interval(seconds), probes = divide_up(seconds, interval) + 1, on = 1;
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof interval);

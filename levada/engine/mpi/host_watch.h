@@ -13,9 +13,9 @@
 
 namespace levada::mpi {
 
-/// One connection per pair of hosts, distributed among the ranks of each host. Nothing is sent on it: the kernels at
-/// both ends probe it by TCP keepalive, whatever the processes do. A rank that sees a host fall silent notifies the
-/// other ranks of its job (p2p::Receiver::lost()).
+/// Keeps one connection per pair of hosts, distributed among the ranks of each host. Nothing is sent on a connection:
+/// the kernels at both ends probe it by TCP keepalive, regardless of what the processes do. A rank that sees a host
+/// fall silent notifies the other ranks of its job (p2p::Receiver::lost()).
 class HostWatch {
  public:
   /// The ranks of a host that does not answer.
@@ -24,32 +24,32 @@ class HostWatch {
     std::string text;
   };
 
-  /// `secret` is the same on all ranks, and known only to them. Throws EngineError if the system provides no port or
+  /// `secret` is the same on all ranks and known only to them. Throws EngineError if the system provides no port or no
   /// thread.
   HostWatch(const Secret& secret, int rank, const std::vector<int>& host_of);
   const Place& place() const { return acceptor_.place(); }
-  /// Makes this rank's share of the connections. `places`: by rank, for all ranks. Throws EngineError if a rank cannot
-  /// be reached by the deadline, with that rank and the reason.
+  /// Makes this rank's share of the connections. `places` holds every rank's place, by rank. If a rank cannot be
+  /// reached by the deadline, throws EngineError with that rank and the reason.
   void connect(const std::vector<Place>& places, Deadline deadline);
-  /// Starts to watch, once connect() has returned on all ranks. A host is silent if it has not answered for this many
-  /// seconds, at least 3.
+  /// Starts watching. Call it once connect() has returned on all ranks. A host is silent if it has not answered for
+  /// this many seconds, at least 3.
   void start(int seconds);
-  /// Returns the number of hosts that this rank watches. Any thread.
+  /// Returns the number of hosts that this rank watches. Thread-safe.
   std::size_t num_watched();
-  /// Returns the hosts that have fallen silent since start(). Any thread.
+  /// Returns the hosts that have fallen silent since start(). Thread-safe.
   std::vector<Silence> silences();
 
  private:
   struct Watched {
     UniqueFd connection;  ///< empty once the connection has ended
-    Address address{};    ///< the other end's, which cannot be queried after the end
+    Address address{};    ///< address of the other end, which cannot be queried once the connection has ended
     std::vector<int> ranks;
     bool is_overdue = false;  ///< at the last check
   };
 
-  /// Whether a connection has ended, or should have: the kernel does not end one while the interface of this host
-  /// accepts no packets, because such probes do not count. `looks`: an interval has passed. Two checks decide, because
-  /// the probes of a machine that was suspended need a moment. With mutex_ held.
+  /// Returns whether a connection has ended, or should have: while this host's network interface accepts no packets,
+  /// the kernel does not end connections, because probes that are not sent do not count. `looks`: whether an interval
+  /// has passed. Two checks must agree, because probes need a moment after a machine was suspended. Requires mutex_.
   bool has_ended(Watched& watched, bool looks);
 
   const Secret secret_;

@@ -141,7 +141,7 @@ void check_silence(const Hello& of_rank_0) {
   throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 86400, or 0 for no limit");
 }
 
-/// Returns whether all ranks call this within `timeout`.
+/// Waits at most `timeout` for all ranks to call this. Returns whether they have.
 bool meets(MPI_Comm comm, Duration timeout) noexcept try {
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Ibarrier(comm, &request), "MPI_Ibarrier()");
@@ -163,8 +163,8 @@ void check_initialized() {
   throw InvalidArgument("MPI is finalized; make and destroy levada::mpi::Communicator before MPI_Finalize()");
 }
 
-/// Throws if each rank is a world of one although a launcher has started several: the launcher belongs to another MPI,
-/// or to none.
+/// Throws if each rank is a world of one although a launcher has started several, because the launcher belongs to
+/// another MPI or to none.
 void check_launcher(int world_size) {
   if (world_size != 1) return;
   for (const char* const name :
@@ -264,7 +264,7 @@ Communicator::~Communicator() {
 }
 
 /// Returns whether every rank has left and none was lost. The wait is short after a failure, because another rank may
-/// hang: after a cause, or during an exception, such as a Timeout that no engine has seen.
+/// hang. A failure is a cause, or an exception such as a Timeout that no engine has seen.
 bool Communicator::end(bool has_failed) {
   if (duplicate_.comm == MPI_COMM_NULL) return false;
   has_failed |= std::uncaught_exceptions() > exceptions_before_;
@@ -293,7 +293,7 @@ Communicator::Duplicate::~Duplicate() {
 }
 
 std::shared_ptr<Engine> Communicator::make_far_engine() {
-  // MPI has at least 32,768 tags. Engines that only some ranks have left must have different ones.
+  // MPI has at least 32,768 tags. Engines that only some ranks have left must have different tags.
   constexpr int max_engines = 16'000;
   const int tag = 2 * (num_engines_ % max_engines);
   transports_.push_back(

@@ -1,5 +1,5 @@
-// Joins C++ programs started by mpirun or srun to their job, on one or several hosts. This is the library levada::mpi,
-// which exists if Levada was built with MPI. See docs/design/mpi.md.
+// Joins C++ programs that mpirun or srun has started to their job, on one or several hosts. Part of the library
+// levada::mpi, which exists if Levada was built with MPI. See docs/design/mpi.md.
 #pragma once
 
 #include <mpi.h>
@@ -39,35 +39,36 @@ struct Options {
   std::size_t max_piece_bytes = std::size_t{1} << 30;
 };
 
-/// A duplicate of a communicator, for engines over it; the program's own messages are never touched. Use from one
-/// thread at a time. The program must have initialized MPI, with MPI_THREAD_MULTIPLE unless the engine is "shm": any
-/// other engine has a thread that calls MPI concurrently with the program. It sleeps while nothing moves.
+/// A duplicate of a communicator, for engines over it, so that they never interfere with the program's own messages.
+/// Used by one thread at a time. The program must have initialized MPI, with MPI_THREAD_MULTIPLE unless the engine is
+/// "shm": any other engine has a thread that calls MPI concurrently with the program. That thread sleeps while no
+/// messages move.
 ///
 /// Ranks of a host that has not answered for LEVADA_SILENCE seconds (rank 0's variable; default 10, 0 for no limit) are
 /// lost, and so is a peer that an MPI error names: calls of the engine throw PeerLost with the rank. MPI does not
 /// report the death of a single process, but mpirun and srun then end the whole job. After PeerLost, a program must end
-/// by MPI_Abort() or without MPI_Finalize(), which would wait for the lost rank.
+/// with MPI_Abort() or without calling MPI_Finalize(), which would wait for the lost rank.
 class Communicator {
  public:
   /// Collective over the ranks of `parent`. Throws InvalidArgument if MPI is not initialized or already finalized, for
   /// MPI_COMM_NULL, for an intercommunicator, and for options that are out of range or differ between ranks. Throws
-  /// Unsupported for "shm" on several hosts, if a rank has less than the MPI_THREAD_MULTIPLE that it needs, and if the
-  /// launcher belongs to another MPI than the one that the program is linked with. Throws EngineError for MPI's errors,
-  /// and if hosts cannot connect to each other by TCP, for the host watch, within `timeout` or 30 s, whichever is
-  /// shorter. Throws Timeout if MPI has not connected this rank with the others within `timeout`; MPI_Finalize() would
-  /// then wait, too.
+  /// Unsupported for "shm" on several hosts, if a rank needs MPI_THREAD_MULTIPLE but has less, and if the launcher
+  /// belongs to a different MPI from the one that the program is linked with. Throws EngineError for MPI's errors, and
+  /// if hosts cannot connect to each other by TCP, for the host watch, within `timeout` or 30 s, whichever is shorter.
+  /// Throws Timeout if MPI has not connected this rank with the others within `timeout`; MPI_Finalize() would then
+  /// block as well.
   explicit Communicator(MPI_Comm parent, Options options = {});
   /// Collective; call before MPI_Finalize() and after destroying this rank's engines, their channels and leases. Waits
-  /// until all ranks have destroyed their engines, for at most Options::leave_timeout, and only for seconds if a group
-  /// has ended for a cause or if an exception unwinds it. If this rank's own engines are still in use, prints a message
-  /// and calls MPI_Abort() after five seconds.
+  /// until all ranks have destroyed their engines, for at most Options::leave_timeout, or only a few seconds if a group
+  /// has ended for a cause or an exception is unwinding the stack. If this rank's own engines are still in use after
+  /// five seconds, prints a message and calls MPI_Abort().
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Returns an engine over all ranks, by their numbers in the communicator. Collective: ranks make engines in the same
-  /// order. Several may be in use at a time. "mpi" waits for no other rank; the other engines throw as shm::meet()
-  /// does.
+  /// Returns an engine over all ranks, numbered as in the communicator. Collective: all ranks make engines in the same
+  /// order. Several engines may be in use at a time. "mpi" waits for no other rank; the other engines throw as
+  /// shm::meet() does.
   std::shared_ptr<Engine> make_engine();
 
  private:
@@ -79,27 +80,27 @@ class Communicator {
   std::shared_ptr<Engine> make_far_engine();
   bool end(bool has_failed);
   void watch_hosts(int seconds);
-  /// Does an all_gather() over the duplicate, which is abandoned after a Timeout.
+  /// Calls all_gather() over the duplicate, which it abandons after a Timeout.
   template <typename Value>
   std::vector<Value> gather_all(const Value& mine, Duration timeout);
 
   Duplicate duplicate_;
-  const int exceptions_before_ = std::uncaught_exceptions();  ///< being thrown when this was constructed
+  const int exceptions_before_ = std::uncaught_exceptions();  ///< number being thrown when this object was constructed
   Options options_;                                           ///< `engine` is the resolved one
   int rank_ = 0;
   std::vector<int> host_of_;
   Secret secret_{};                                        ///< the same on all ranks
   std::shared_ptr<HostWatch> watch_;                       ///< null if there is only one host
   int num_engines_ = 0;                                    ///< number of engines made
-  std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< those that may not be over
+  std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< transports that may not be over
 };
 
-/// A process's membership in a job that mpirun or srun has started, beginning with join(): an engine over all ranks.
+/// A process's membership in a job that mpirun or srun has started, from join() on. Provides an engine over all ranks.
 class Job {
  public:
-  /// Collective; destroy it after everything that uses the engine. Ends the engine, waits until all ranks have done so,
-  /// and then finalizes MPI if join() has initialized it. If a rank is lost or hangs, waits only for seconds and does
-  /// not finalize MPI, because MPI_Finalize() would wait for that rank; the process may then exit in any way, and the
+  /// Collective; destroy it after everything that uses the engine. Destroys the engine, waits until all ranks have done
+  /// so, and then finalizes MPI if join() initialized it. If a rank is lost or hangs, waits only a few seconds and does
+  /// not finalize MPI, because MPI_Finalize() would wait for that rank. The process may then exit in any way, and the
   /// launcher ends the others.
   ~Job();
   Job(Job&&) noexcept = default;
@@ -118,8 +119,8 @@ class Job {
 };
 
 /// Joins this process to the other ranks of MPI_COMM_WORLD, as launch::join() does on one host. Collective; call once
-/// per process. Initializes MPI with MPI_THREAD_MULTIPLE unless the program has done so. A program without a launcher
-/// is a world of one. Throws as Communicator does; MPI then stays initialized.
+/// per process. Initializes MPI with MPI_THREAD_MULTIPLE unless the program has done so. A program that was started
+/// without a launcher is a world of one. Throws as Communicator does; MPI then stays initialized.
 [[nodiscard]] Job join(const Options& options = {});
 
 }  // namespace levada::mpi

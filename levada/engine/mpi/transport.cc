@@ -22,20 +22,20 @@ using std::chrono::seconds;
 // A waiting thread polls without a pause until nothing has moved for this long, and then less and less often. While
 // bytes are in flight, MPI moves them only when it is called.
 constexpr Duration eager_for = microseconds(100), eager_for_pending = milliseconds(10);
-/// After this, other threads may have the core between two polls: their time slice is long compared with a short
-/// message.
+/// A waiting thread yields the core between polls only after nothing has moved for this long, because other threads'
+/// time slices are long compared with a short message.
 constexpr Duration yields_after = microseconds(20);
 constexpr Duration longest_pause = milliseconds(2), longest_pause_pending = microseconds(100);
-/// Polls between two readings of the clock, each of which takes as long as a poll.
+/// Maximum number of polls between two readings of the clock, each of which takes as long as a poll.
 constexpr int max_polls_at_once = 8;
 /// Minimum sleep of the transport's own thread, which must not take a core from those that compute.
 constexpr Duration shortest_nap = microseconds(50);
 /// How long the engine may take to send its last frame once all peers have closed, and the peers theirs once a group
 /// has ended for a cause.
 constexpr Duration grace = seconds(5);
-/// Time between two checks of whether other hosts answer.
+/// Interval between checks of whether other hosts answer.
 constexpr Duration check_interval = milliseconds(100);
-/// Between two tests of sends and receives.
+/// Maximum number of headers accepted between two tests of sends and receives.
 constexpr int max_headers_at_once = 64;
 
 std::string text_of(int result) {
@@ -56,7 +56,7 @@ MpiTransport::MpiTransport(const Settings& settings, int rank, std::vector<int> 
 
 MpiTransport::~MpiTransport() {
   if (thread_.joinable()) thread_.join();
-  // MPI may read and write the memory of frames to and from lost peers as long as the process lives.
+  // MPI may read and write the memory of lost peers' frames as long as the process lives.
   // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory for that the process had better end
   if (!operations_.empty()) new std::pair(std::move(operations_), std::move(peers_));
 }
@@ -315,7 +315,7 @@ bool MpiTransport::try_end() {
   if (std::any_of(operations_.begin(), operations_.end(), is_waited_for)) return false;
   if (std::any_of(new_sends_.begin(), new_sends_.end(), is_waited_for)) return false;
   for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
-    // The engine has given up this peer, which would otherwise wait forever for its last frame or for a receive.
+    // The engine has given up on this peer, which would otherwise wait forever for its last frame or for a receive.
     const bool is_refused = !peer(each).has_last_frame || !peer(each).incoming.empty();
     if (each == rank_) continue;
     if (is_refused) send_piece(each, {}, settings_.header_tag);

@@ -20,8 +20,8 @@ namespace levada::mpi {
 /// Throws EngineError unless an MPI call has succeeded.
 void check(int result, const char* call);
 
-/// Uses all messages of the communicator that have this transport's two tags. All ranks pass the same tags and
-/// max_piece_bytes. Besides the engine, its creator must keep the transport alive until is_over().
+/// Owns all messages of the communicator that have this transport's two tags. All ranks pass the same tags and
+/// max_piece_bytes. In addition to the engine, its creator must keep the transport alive until is_over().
 class MpiTransport final : public p2p::Transport {
  public:
   struct Settings {
@@ -44,22 +44,22 @@ class MpiTransport final : public p2p::Transport {
   void schedule_flush(Clock::time_point at) override;
   Duration progress() override;
 
-  /// Whether every peer has closed and has been sent everything. It then calls MPI no more, and wait_until_over()
-  /// returns at once.
+  /// Returns whether every peer has closed and has been sent everything. From then on, the transport no longer calls
+  /// MPI, and wait_until_over() returns at once.
   bool is_over() const { return has_ended_; }
-  /// Returns whether this rank's engine has left, waiting for that for at most five seconds.
+  /// Waits at most five seconds for this rank's engine to leave. Returns whether it has left.
   bool has_left();
-  /// Waits until every peer's engine has left, for at most `leave_timeout`, and only for seconds if a peer was lost or
-  /// a group has ended for a cause: a peer may hang then, and no rank needs messages that are in flight.
+  /// Waits until every peer's engine has left, for at most `leave_timeout`, or only a few seconds if a peer was lost or
+  /// a group has ended for a cause. In that case a peer may hang, and no rank needs the messages in flight.
   void wait_until_over(Duration leave_timeout);
-  /// Once it is over: whether a peer was lost, or given up by the engine. MPI may still have messages to or from that
-  /// peer.
+  /// Returns whether a peer was lost or the engine gave it up; valid once is_over(). MPI may still have messages to or
+  /// from that peer.
   bool has_losses() const { return has_losses_; }
-  /// Once it is over: p2p::Receiver::has_failed().
+  /// Returns the final p2p::Receiver::has_failed(); valid once is_over().
   bool has_failed() const { return has_failed_; }
 
  private:
-  /// A frame that is being received. MPI writes to its memory.
+  /// A frame that is being received; MPI writes to its memory.
   struct Incoming {
     enum class State { header_coming, header_here, body_coming, complete } state = State::header_coming;
     std::unique_ptr<std::byte[]> header{};
@@ -83,12 +83,12 @@ class MpiTransport final : public p2p::Transport {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
   void run();
-  /// Reports the ranks of hosts that do not answer as lost.
+  /// Reports the ranks of hosts that no longer answer as lost.
   void check_hosts();
   bool try_end();
   /// Returns how long a waiting thread may sleep.
   Duration pause(Clock::time_point now) const;
-  /// Makes progress. Returns whether anything has moved; false if another thread is polling.
+  /// Makes progress. Returns whether anything has moved, or false if another thread is polling.
   bool poll(Clock::time_point now);
 
   // With polling_ held:
@@ -123,15 +123,15 @@ class MpiTransport final : public p2p::Transport {
   std::mutex sends_;                  ///< may be taken while polling_ is held
   std::vector<Operation> new_sends_;  ///< guarded by sends_
 
-  std::atomic<bool> is_given_up_ = false;  ///< peers that have not closed are assumed to hang
-  std::atomic<bool> is_over_ = false;      ///< nothing is sent or received any more
-  std::atomic<bool> has_ended_ = false;    ///< the thread has also released the engine
+  std::atomic<bool> is_given_up_ = false;  ///< whether peers that have not closed are assumed to hang
+  std::atomic<bool> is_over_ = false;      ///< whether sending and receiving have finished
+  std::atomic<bool> has_ended_ = false;    ///< whether the thread has also released the engine
   std::atomic<bool> has_losses_ = false;
   std::atomic<bool> has_failed_ = false;
-  std::atomic<bool> is_pending_ = false;  ///< there are operations
+  std::atomic<bool> is_pending_ = false;  ///< whether there are operations
   std::atomic<Clock::time_point> flush_at_ = Clock::time_point::max();
   std::atomic<Clock::time_point> moved_at_ = Clock::now();
-  std::atomic<Clock::time_point> waited_at_ = Clock::time_point();  ///< last call of progress()
+  std::atomic<Clock::time_point> waited_at_ = Clock::time_point();  ///< time of the last call of progress()
 };
 
 }  // namespace levada::mpi

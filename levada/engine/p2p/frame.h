@@ -15,10 +15,10 @@ namespace levada::p2p {
 /// One entry of a frame's header.
 struct Entry {
   enum class Kind : std::uint8_t {
-    message = 1,  ///< `count` bytes for the channel `key`: the tail, or the body if the tail is empty
+    message = 1,  ///< `count` bytes for the channel `key`, in the tail, or in the body if the tail is empty
     notice,       ///< Notice::kind is `rank`; `count` is Notice::count, or Notice::group if the notice is a close
     aborted,      ///< the transport's rank `rank` has ended the group `key`, with kind `count`; the tail is the detail
-    lost,         ///< the sender has lost rank `rank` of the transport; the tail is how it noticed
+    lost,         ///< the sender has lost rank `rank` of the transport; the tail says how it noticed
     ask_status,   ///< the sender asks for this rank's status in the group `key`
     status,       ///< the tail is the sender's status in the group `key`
   };
@@ -39,13 +39,13 @@ inline bool has_body(const Entry& entry) {
 /// Return entries that own their tails.
 Entry entry_of(const Notice& notice);
 Entry entry_of(const Ending& ending);
-/// Encodes entries, one after another, as the header of one frame, in newly allocated memory; copies their tails. Only
-/// the last entry may be a message that has a body.
+/// Encodes the entries, one after another, as the header of one frame, in newly allocated memory. Copies their tails.
+/// Only the last entry may be a message that has a body.
 Lease encode(std::span<const Entry> entries);
-/// Decodes the entries of a header. Bytes are untrusted: throws CorruptMessage if encode() cannot have produced them in
-/// a group of `size` ranks. Tails are views of `bytes`; bytes after the last entry are ignored.
+/// Decodes the entries of a header from untrusted bytes. Throws CorruptMessage if encode() cannot have produced them in
+/// a group of `size` ranks. Tails are views of `bytes`. Ignores bytes after the last entry.
 std::vector<Entry> decode(ByteView bytes, int size);
-/// Returns the notice of an entry of kind notice, as decode() has returned it.
+/// Returns the notice in an entry of kind `notice` that decode() returned.
 Notice notice_of(const Entry& entry);
 
 }  // namespace levada::p2p

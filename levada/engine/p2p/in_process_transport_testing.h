@@ -1,5 +1,4 @@
-// A transport between threads of one process, with which tests and sanitizers exercise the engine without any other
-// transport. Only for tests.
+// A transport between threads of one process, with which tests and sanitizers exercise the engine. For tests only.
 #pragma once
 
 #include <atomic>
@@ -41,7 +40,7 @@ class LoopbackNetwork {
  public:
   struct Packet {
     int from = -1;
-    Frame frame = {};  ///< empty header: `from` has been lost
+    Frame frame = {};  ///< empty header if `from` has been lost
   };
   struct Settings {
     bool flushes = true;      ///< whether deferred frames are ever sent without further calls

@@ -1,4 +1,4 @@
-// The entries that one rank still has to send to its peers.
+// The entries that one rank has yet to send to its peers.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,31 @@
 namespace levada::p2p {
 
 /// Keeps entries for each peer in the order in which they were added. Entries to the same peer share a frame if they
-/// fit into one header. Entries that are not urgent wait for a frame to share, for at most `batching_delay`. Any
-/// thread. One thread at a time encodes and sends frames, on behalf of all threads, without holding a lock.
+/// fit into one header. Entries that are not urgent wait for a frame to share, for at most `batching_delay`.
+/// Thread-safe. One thread at a time encodes and sends frames on behalf of all threads, without holding a lock.
 class Outbox {
  public:
   static constexpr Duration batching_delay = std::chrono::milliseconds(20);
 
   Outbox(std::shared_ptr<Transport> transport, int size);
 
-  /// `receipt_of`: the entry is a receipt for this channel and replaces an older one, if that is still the last entry.
+  /// Adds an entry for a peer. `receipt_of`: the channel that the entry is a receipt for, if it is one. It replaces an
+  /// older receipt that is still the peer's last entry.
   void add(int to, Entry entry, bool is_urgent, std::optional<std::uint64_t> receipt_of = {});
   /// Adds one message to several peers; urgent. `body` has no bytes if the message is the entry's tail.
   void add(std::span<const int> to, const Entry& message, const Lease& body);
   /// Makes the waiting entries of a peer urgent.
   void expedite(int to);
-  /// Adds the last entry to a peer; later ones are dropped. Once it has been sent, the transport closes the peer.
+  /// Adds the last entry for a peer; drops later ones. Once it has been sent, the transport closes the peer.
   void finish(int to, Entry entry);
-  /// Drops unsent entries for a peer, adds `last`, and drops later ones.
+  /// Drops the unsent entries for a peer, adds `last`, and drops later ones.
   void close(int to, Entry last);
 
-  /// Passes due entries to the transport, unless another thread is doing so. Calls `failed` for each peer that could
-  /// not be sent to.
+  /// Passes due entries to the transport, unless another thread is doing so. Calls `failed` for each peer to which
+  /// sending failed.
   using Failed = std::function<void(int peer, std::string_view why)>;
   void flush(const Failed& failed) noexcept;
-  /// Same as flush(), for deferred entries.
+  /// Like flush(), for deferred entries.
   void flush_deferred(const Failed& failed) noexcept;
 
  private:
@@ -76,8 +77,8 @@ class Outbox {
   std::deque<int> due_;
   std::uint64_t num_multicasts_ = 0;
   bool is_flushing_ = false;
-  bool has_deferred_ = false;   ///< a flush is scheduled, or about to be scheduled
-  bool must_schedule_ = false;  ///< it has not been scheduled yet
+  bool has_deferred_ = false;   ///< whether a flush is scheduled, or about to be
+  bool must_schedule_ = false;  ///< whether that flush has yet to be scheduled
 };
 
 }  // namespace levada::p2p

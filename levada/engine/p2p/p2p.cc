@@ -48,9 +48,9 @@ class LeaseState {
 struct P2pChannelState final : ChannelState {
   std::atomic<bool> has_forwarded = false;  ///< this rank has published bytes in another message's memory
   std::shared_ptr<std::atomic<int>> num_leased =
-      std::make_shared<std::atomic<int>>(0);  ///< leased by this rank, as a receiver
+      std::make_shared<std::atomic<int>>(0);  ///< number of messages that this rank, as a receiver, has leased
   std::shared_ptr<std::atomic<int>> in_transit =
-      std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport holds
+      std::make_shared<std::atomic<int>>(0);  ///< number of bodies that the transport holds
 };
 
 P2pChannelState& own(ChannelState& channel) {
@@ -64,7 +64,7 @@ Entry lost_entry(int rank, std::string_view why) {
 /// Arrival::id of a message in a block of the channel's landing.
 constexpr std::uint64_t landed = 1;
 
-/// Functions of Receiver are called by the transport's threads.
+/// The transport's threads call the functions of Receiver.
 class P2pEndpoint final : public Endpoint, public Receiver {
  public:
   P2pEndpoint(std::shared_ptr<Transport> transport, std::shared_ptr<EventCount> changed, const Options& options)
@@ -153,8 +153,8 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void end_with_corrupt(int from, const Error& error);
 
   const std::shared_ptr<Transport> transport_;
-  /// Memory for received messages, which windows bound. Separate, because a rank must be able to receive even if its
-  /// own blocks use all the memory that they may.
+  /// Memory for received messages, bounded by the windows. Separate, so that a rank can receive even if its own blocks
+  /// use all the memory that they may.
   const std::shared_ptr<BlockPool> arrivals_;
   const std::shared_ptr<const ForkToken> fork_token_ =
       std::make_shared<ForkToken>();  ///< for leases that outlive this endpoint
@@ -332,7 +332,7 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
     }
     case Entry::Kind::notice: {
       const Notice notice = notice_of(entry);
-      // Answers, because neither rank ends before the other's last frame.
+      // Answer, because neither rank ends before it has the other's last frame.
       if (notice.kind == Notice::Kind::departed) outbox_.finish(from, entry_of(notice));
       table_.apply(from, notice);
       if (notice.kind == Notice::Kind::waiting) outbox_.expedite(from);  // a deferred close, perhaps
@@ -365,7 +365,7 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
 // ---- ends
 
 void P2pEndpoint::end_for_all(const Ending& ending) {
-  // Possibly only this rank has seen it.
+  // Perhaps only this rank has seen it.
   const Entry entry = entry_of(ending);
   for (int to = 0; to < size(); ++to) {
     if (to != rank() && !table_.is_gone(to)) outbox_.add(to, entry, true);
@@ -379,13 +379,14 @@ void P2pEndpoint::lose(std::span<const int> peers, std::string_view why) {
     if (peer == rank() || table_.is_gone(peer)) continue;
     endings.push_back(
         {.kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(why, max_detail_bytes))});
-    // Before the others learn of it: a rank of a lost host, if alive, must not take another rank of that host for lost.
+    // Do this before the other ranks learn of it: if a rank of a lost host is alive, it must not consider another rank
+    // of its host lost.
     outbox_.close(peer, lost_entry(peer, endings.back().detail));
   }
   for (const Ending& ending : endings) end_for_all(ending);
 }
 
-/// Handles a peer that takes this rank, which is alive, for lost: this rank loses the peer, but other ranks do not.
+/// Handles a peer that considers this rank, which is alive, lost. This rank loses the peer; other ranks do not.
 void P2pEndpoint::given_up_by(int peer, std::string_view why) {
   if (table_.is_gone(peer)) return;
   const auto detail = fmt::format("it has given up rank {}: {}", rank(), why);
@@ -395,8 +396,8 @@ void P2pEndpoint::given_up_by(int peer, std::string_view why) {
   table_.end(ending);
 }
 
-/// Passes on the first abort of a group before this rank does anything because of it. Frames of this rank may reach
-/// others before those of the rank that aborted, and they would take its leaving for the cause.
+/// Forwards the first abort of a group before this rank acts on it. This rank's frames may reach other ranks before
+/// those of the rank that aborted, and they would then take this rank's leaving for the cause.
 void P2pEndpoint::end_aborted(Ending ending) {
   if (table_.is_aborted(ending.group)) return;
   if (ending.group == 0) return end_for_all(std::move(ending));

@@ -1,4 +1,4 @@
-// An engine built from point-to-point messages, over any transport that carries frames between ranks. See
+// An engine that uses point-to-point messages, over any transport that carries frames between ranks. See
 // docs/design/p2p.md.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Options {
   int degree = default_degree;  ///< EngineInfo::degree
 };
 
-/// Returns this rank's engine over all ranks of the transport, and starts the transport. Each rank makes its own.
+/// Returns this rank's engine over all ranks of the transport, and starts the transport. Every rank calls this.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Transport> transport, const Options& options = {});
 
 }  // namespace levada::p2p

@@ -11,7 +11,7 @@
 
 namespace levada::p2p::test {
 
-/// Rank 0 of two.
+/// A transport that sends nothing, for rank 0 of two ranks.
 class StillTransport final : public Transport {
  public:
   int rank() const override { return 0; }
