@@ -14,22 +14,22 @@ namespace levada {
 
 /// How a receiver accesses the messages that it receives.
 enum class Access : std::uint8_t {
-  read_only,  ///< views of the sender's memory; nothing is copied
+  read_only,  ///< views of the sender's memory, without copies
   copy,       ///< a copy in the receiver's memory
-  private_,   ///< writable, unseen by other ranks: a private view if the engine has one, otherwise a copy
+  private_,   ///< writable memory that other ranks do not see: a private view if the engine has one, otherwise a copy
 };
 
 /// Returns "read_only", "copy" or "private".
 std::string_view to_string(Access access);
-/// The inverse of to_string(). Throws InvalidArgument, which states that `what` must be one of these.
+/// Parses a result of to_string(). Otherwise throws InvalidArgument, which lists the values that `what` may have.
 Access parse_access(std::string_view word, std::string_view what = "access");
 
-/// Receives the messages of one channel and decodes them. Used by one thread at a time. The trees that it returns may
+/// Receives and decodes the messages of one channel. Used by one thread at a time. The trees that it returns may
 /// outlive it.
 class Inbox {
  public:
-  /// At most `keep` messages are views of the sender's memory at a time; further ones are copied, so that a caller that
-  /// keeps them never blocks the sender.
+  /// At most `keep` received messages are views of the sender's memory at a time. Further messages are copied, so that
+  /// a caller that keeps messages never blocks the sender.
   Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep)
       : engine_(std::move(engine)), channel_(std::move(channel)), access_(access), keep_(keep) {}
 
@@ -38,7 +38,7 @@ class Inbox {
     FlatTree content;
     std::uint64_t tensor_bytes = 0;
     bool copied = false;      ///< whether it was copied because the limit `keep` was reached
-    Clock::time_point there;  ///< when the engine returned it
+    Clock::time_point there;  ///< time at which the engine returned it
 
     Tree tree() const { return unflatten(content); }
   };

@@ -20,7 +20,8 @@ bool lies_in(const Tensor& tensor, const std::shared_ptr<Block>& block) {
          static_cast<std::size_t>(tensor.view().data() - block->memory().data()) % leaf_alignment == 0;
 }
 
-/// Returns whether only the batch and its memory hold the block, so that no other reader sees it sent and reused.
+/// Returns whether only the batch and its memory hold the block, so that no other reader is affected when it is sent
+/// and reused.
 bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& block) {
   const auto holders = std::count_if(batch.leaves.begin(), batch.leaves.end(), [&](const Leaf& leaf) {
     const auto* tensor = std::get_if<Tensor>(&leaf);
@@ -29,8 +30,8 @@ bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& bl
   return block.use_count() == holders + 1;
 }
 
-/// Places each tensor: at its current position if it is in `block`, otherwise after the tensors already in it. Does not
-/// set PendingMessage::block.
+/// Assigns each tensor a position: its current one if it is in `block`, otherwise one after the tensors in the block.
+/// Does not set PendingMessage::block.
 PendingMessage place_parts(const FlatTree& batch, const Portion& portion, const std::shared_ptr<Block>& block,
                            std::size_t used) {
   PendingMessage placing;

@@ -3,7 +3,7 @@
 namespace levada {
 namespace {
 
-/// Returns whether an alias and its original would be different tensors for this audience.
+/// Returns whether this audience gets different parts of an alias and of its original.
 bool parts_an_alias(const Schema& schema, std::span<const Move* const> move_of) {
   const auto leaves = schema.leaves();
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {

@@ -12,11 +12,11 @@
 
 namespace levada {
 
-/// Returns whether a placement divides sequences by zigzag among several ranks. Boundaries matter only then.
+/// Returns whether a placement divides sequences by zigzag among several ranks. Only then do boundaries matter.
 bool divides_by_zigzag(const Placement& placement, const Mesh& mesh);
 
-/// Finds boundaries by the names that flash-attn, transformers and Transformer Engine use: leaves whose key begins with
-/// cu_seqlens or cu_seq_lens and does not end with argmin (those are counts). Keeps no reference to the batch.
+/// Finds the boundaries by the names that flash-attn, transformers and Transformer Engine use: leaves whose key begins
+/// with cu_seqlens or cu_seq_lens and does not end with argmin, which marks a count. Keeps no reference to the batch.
 class PackedSegments {
  public:
   /// Constructs an empty set.
@@ -25,16 +25,17 @@ class PackedSegments {
   /// for one row, or [rows, entries].
   explicit PackedSegments(const FlatTree& batch);
 
-  /// Returns the boundaries of a field: those in the nearest enclosing mapping, and the padded ones if it has both.
+  /// Returns the boundaries of a field: those in the nearest enclosing mapping, preferring the padded ones if it has
+  /// both.
   FieldSegments of(std::string_view path) const;
-  /// Appends values that are equal for two batches of one schema only if of() is.
+  /// Appends values that are equal for two batches with one schema only if of() is equal for both.
   void append_to(std::vector<std::int64_t>& key) const;
 
  private:
   struct Boundaries {
     std::string path;
     std::vector<std::string> mapping;  ///< the steps to the mapping that holds the key
-    int padding = 0;                   ///< rank among several boundaries; the highest is used
+    int padding = 0;                   ///< precedence among several boundaries; the highest is used
     std::shared_ptr<const Segments> segments;
   };
   std::vector<Boundaries> boundaries_;

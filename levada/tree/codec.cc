@@ -166,7 +166,8 @@ class BodyReader {
     }
   }
 
-  // Leaves may be anywhere after the prefix, even overlap each other or the body: everything is only read.
+  // Leaves may be anywhere after the prefix, and may even overlap each other or the body, because everything is only
+  // read.
   TensorView tensor(const LeafSpec& spec) {
     Shape shape;
     for (std::size_t dim = 0; dim < spec.rank; ++dim) shape.push_back(in_.get<std::int64_t>());

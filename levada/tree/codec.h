@@ -26,7 +26,7 @@ namespace levada {
 inline constexpr std::size_t leaf_alignment = 64;
 inline constexpr std::size_t message_prefix_bytes = 64;
 
-/// A tensor leaf that is already in the message.
+/// The position of a tensor leaf that is already in the message.
 struct PlacedTensor {
   Shape shape;
   std::uint64_t offset = 0;  ///< from the start of the message, a multiple of 64
@@ -37,17 +37,17 @@ struct PlacedTensor {
 std::size_t body_bytes(const Schema& schema, std::span<const Leaf> leaves, std::size_t envelope_bytes,
                        bool with_schema);
 
-/// Completes a message in `memory` whose tensors' elements have been written at placed[i].offset (i is the leaf's
-/// number; entries of other leaves and of aliases are ignored): writes the prefix, and the body at `body_offset`.
-/// `envelope` is the caller's own header, returned unchanged by read_message(). Returns the total size of the message.
-/// Throws InvalidArgument if it does not fit in `memory`, or a leaf's offset is invalid.
+/// Completes a message in `memory`: writes the prefix, and the body at `body_offset`. The elements of leaf i, if it is
+/// a tensor, have already been written at placed[i].offset; entries of `placed` for other leaves and for aliases are
+/// ignored. `envelope` is the caller's own header, which read_message() returns unchanged. Returns the total size of
+/// the message. Throws InvalidArgument if it does not fit in `memory` or a leaf's offset is invalid.
 std::size_t write_message(std::span<std::byte> memory, std::size_t body_offset, ByteView envelope, const Schema& schema,
                           bool with_schema, std::span<const Leaf> leaves, std::span<const PlacedTensor> placed);
 
-/// Returns the whole tree as one message, schema included: for files, tests and small control messages.
+/// Returns the whole tree as one message, including its schema. For files, tests and small control messages.
 Bytes encode_tree(const Tree& tree, ByteView envelope = {});
 
-/// Schemas that one end of a stream has received, by fingerprint. Bounded: the oldest are evicted beyond 64.
+/// The schemas that one end of a stream has seen, by fingerprint. Keeps at most 64; evicts the oldest.
 class SchemaCache {
  public:
   std::optional<Schema> find(std::uint64_t fingerprint) const;
@@ -65,13 +65,14 @@ struct Message {
   bool had_schema = false;
 };
 
-/// Reads an untrusted message: every offset, extent, count and size is checked, also for overflow, before it is used.
-/// `owner` keeps `message` alive in the tensors that view it. A schema in the message is added to `cache`; if the
-/// schema is in neither, that is an error. Throws CorruptMessage with the offset.
+/// Reads an untrusted message. Checks every offset, extent, count and size, including for overflow, before it is used.
+/// The tensors in the result view `message` and share `owner`, which keeps it alive. Adds a schema in the message to
+/// `cache`. Throws CorruptMessage, with the offset, for malformed input and if the schema is neither in the message nor
+/// in `cache`.
 Message read_message(ByteView message, const std::shared_ptr<const void>& owner, SchemaCache& cache);
 
-/// Adds dtype name, shape and contiguous bytes of `tensor` to `digest`, with which the content of a field is compared.
-/// The bytes hashed: name, ':', Shape::to_string(), ':', then the elements in C order.
+/// Adds `tensor` to `digest`, which is used to compare the content of fields. Hashes the dtype's name, ':',
+/// Shape::to_string(), ':', and the elements in C order.
 void add_to_digest(Digest& digest, const TensorView& tensor);
 
 }  // namespace levada

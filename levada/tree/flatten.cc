@@ -48,7 +48,7 @@ std::vector<int> find_aliases(const std::vector<Leaf>& leaves) {
   return alias_of;
 }
 
-// Returns whether `tree` has the structure of `node`, ignoring aliases; appends its leaves on the way.
+// Returns whether `tree` has the structure of `node`, ignoring aliases. Appends its leaves as it compares.
 bool collect_if_same(const Tree& tree, const Node& node, std::vector<Leaf>& leaves) {
   if (tree.is_leaf() != node.is_leaf()) return false;
   if (tree.is_leaf()) {
@@ -78,7 +78,7 @@ bool has_aliases(const Schema& schema, std::span<const int> alias_of) {
   return true;
 }
 
-// Builds the nodes of a tree and collects its leaves; aliases are filled in afterwards.
+// Builds the nodes of a tree and collects its leaves. Aliases are filled in afterwards.
 class Flattener {
  public:
   explicit Flattener(const Tree& tree) : root_(node(tree, 0)) {

@@ -14,7 +14,7 @@ namespace levada {
 void append_key(std::string& path, const Key& key);
 /// Appends one step, "[position]".
 void append_position(std::string& path, std::size_t position);
-/// One step of a path: a position, or a key as text that may, unless it was quoted, mean an integer.
+/// One step of a path: a position, or a key as text, which may mean an integer unless it was quoted.
 struct PathStep {
   std::string text;
   std::optional<std::int64_t> integer;

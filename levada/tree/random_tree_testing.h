@@ -13,7 +13,7 @@
 
 namespace levada {
 
-/// Generates trees; the same ones for the same seed.
+/// Generates random trees, which are the same for the same seed.
 class RandomTrees {
  public:
   explicit RandomTrees(std::uint64_t seed) : random_(seed) {}
@@ -46,7 +46,7 @@ class RandomTrees {
     return Tree(std::move(container));
   }
 
-  // Distinct by `number`, and unusual enough that paths must quote some.
+  // Returns a key that is distinct for each `number`. Some keys are unusual enough to need quotes in a path.
   Key key(ContainerKind kind, std::size_t number) {
     if (kind == ContainerKind::dict && below(3) == 0) return static_cast<std::int64_t>(bits());
     return text() + std::to_string(number);
@@ -92,7 +92,7 @@ class RandomTrees {
     return dtype.is_byte_sized() && below(2) ? strided(made) : made;
   }
 
-  // The same memory with dimensions swapped, reversed, cut or repeated.
+  // Returns a view of the same memory with dimensions swapped, reversed, cut or repeated.
   Tensor strided(const Tensor& tensor) {
     const auto& view = tensor.view();
     if (view.element_count() == 0) return tensor;

@@ -24,37 +24,39 @@ struct LeafSpec {
   bool operator==(const LeafSpec&) const = default;
 };
 
-/// Limits on every tree, so that a decoder can reject input that would exhaust memory.
+/// Limits on every tree. They let a decoder reject input that would exhaust memory.
 inline constexpr int max_tree_depth = 64;                            ///< nesting of containers
 inline constexpr std::size_t max_tree_nodes = std::size_t{1} << 18;  ///< leaves and containers
-inline constexpr std::size_t max_path_bytes = std::size_t{1} << 26;  ///< all leaves' paths together
+inline constexpr std::size_t max_path_bytes = std::size_t{1} << 26;  ///< total length of all leaves' paths
 
-/// Structure without data: containers, class names, keys, kinds, dtypes, ranks, aliases; no extents, no values.
-/// Immutable; copies share. Equal fingerprints mean equal schemas.
+/// The structure of a tree without its data: containers, class names, keys, kinds, dtypes, ranks and aliases, but no
+/// extents or values. Immutable; copies share their state. Schemas with equal fingerprints are considered equal.
 class Schema {
  public:
-  /// The schema of a single None.
+  /// Constructs the schema of a single None.
   Schema();
 
   /// Returns XXH3-64 of encoded().
   std::uint64_t fingerprint() const;
-  /// Returns the leaves depth first, in the order of keys.
+  /// Returns the leaves depth-first, in key order.
   std::span<const LeafSpec> leaves() const;
-  /// Returns portable bytes, exactly one encoding per schema; the view lives as long as a copy of this schema.
+  /// Returns the portable encoding, of which each schema has exactly one. The view is valid as long as any copy of this
+  /// schema.
   ByteView encoded() const;
-  /// Reads untrusted bytes: counts are bounded by the bytes that remain, and depth, nodes and paths by the limits
-  /// above. Throws CorruptMessage.
+  /// Decodes untrusted bytes. Counts are bounded by the bytes that remain; depth, nodes and paths by the limits above.
+  /// Throws CorruptMessage.
   static Schema decode(ByteView bytes);
 
-  /// Returns the schema without the leaves for which `keep` (one entry per leaf) is false: a dict loses the key and
-  /// stays even if it becomes empty; a list, tuple or record gets None in its place. The first kept alias of a dropped
-  /// leaf takes the leaf's place. Throws InvalidArgument if the size differs.
+  /// Returns the schema without the leaves for which `keep`, with one entry per leaf, is false. A dict loses the key,
+  /// and remains even if it becomes empty. A list, tuple or record gets None in the leaf's place. The first kept alias
+  /// of a dropped tensor becomes a tensor itself, which the others then alias. Throws InvalidArgument if the size
+  /// differs.
   Schema select(std::span<const bool> keep) const;
   /// Returns, for each leaf of select(keep), the number of its leaf in this schema, or -1 for a None that replaces a
   /// dropped leaf. Throws as select() does.
   std::vector<int> selected_leaves(std::span<const bool> keep) const;
 
-  /// Returns the same schema with every alias as a tensor of its own.
+  /// Returns the same schema with every alias turned into a separate tensor.
   Schema without_aliases() const;
 
   struct Node;  ///< internal representation
@@ -67,17 +69,17 @@ class Schema {
   std::shared_ptr<const State> state_;
 };
 
-/// A Tree as structure and leaves; leaves[i] belongs to schema.leaves()[i].
+/// A Tree as its structure and its leaves. leaves[i] belongs to schema.leaves()[i].
 struct FlatTree {
   Schema schema;
   std::vector<Leaf> leaves;
 };
 
-/// Flattens a tree. Tensors that share memory, shape, strides and dtype become aliases (their leaves still hold the
-/// tensor). If the structure equals that of `previous`, the result shares it, which is faster than building a new one:
-/// pass the previous result when flattening tree after tree. Throws InvalidArgument for a tree beyond the limits above.
+/// Flattens a tree. Tensors that share memory, shape, strides and dtype become aliases, whose leaves still hold the
+/// tensor. If the structure equals `previous`, the result shares it, which is faster than building a new one. When
+/// flattening many trees, pass the previous result's schema. Throws InvalidArgument for a tree beyond the limits above.
 FlatTree flatten(const Tree& tree, const Schema& previous = {});
-/// Rebuilds the tree; aliases share their tensor. Throws InvalidArgument if the leaves do not fit the schema.
+/// Rebuilds the tree. Aliases share their tensor. Throws InvalidArgument if the leaves do not fit the schema.
 Tree unflatten(const FlatTree& flat);
 
 }  // namespace levada

@@ -10,8 +10,8 @@
 namespace levada {
 
 struct Schema::Node {
-  // A leaf: `dtype` and `rank` are those of a tensor. An alias names an earlier tensor that is not an alias, and
-  // repeats them.
+  // A leaf. `dtype` and `rank` describe a tensor. An alias names an earlier tensor that is not an alias, and repeats
+  // its dtype and rank.
   LeafKind leaf = LeafKind::none;
   DType dtype;
   std::uint8_t rank = 0;

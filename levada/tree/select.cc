@@ -54,7 +54,7 @@ class Selector {
   }
 
   std::span<const bool> keep_;
-  std::vector<int> first_kept_;  // by the tensor's old number: its new number
+  std::vector<int> first_kept_;  // new number of each tensor, by its old number
   std::vector<int> leaves_;
   int next_ = 0;
   Node root_;

@@ -24,16 +24,16 @@ enum class ContainerKind : std::uint8_t {
   list = 1,    ///< children by position
   tuple = 2,   ///< children by position
   dict = 3,    ///< children by key, order kept
-  record = 4,  ///< fields by name and a class's name: named tuples, data classes, registered types
+  record = 4,  ///< fields by name, and a class name: named tuples, data classes, registered types
 };
 
-/// A dict's key. A record's are all strings.
+/// A key of a dict or record. A record's keys are all strings.
 using Key = std::variant<std::string, std::int64_t>;
 
 class Tree;
 
-/// A container's children and the type that it is restored to. `type_name` ("module:qualified.name") is empty for the
-/// plain kinds; `state` is whatever else a registered type needs to be rebuilt.
+/// A container's children and the type that it is restored to. `type_name` ("module:qualified.name") is empty for plain
+/// containers. `state` is anything else that is needed to rebuild a registered type.
 struct Container {
   ContainerKind kind = ContainerKind::dict;
   std::string type_name;
@@ -45,7 +45,7 @@ struct Container {
 /// A leaf or a container. A value; copies share tensors' memory, but not their structure.
 class Tree {
  public:
-  /// None.
+  /// Constructs a None.
   Tree() = default;
   Tree(Leaf leaf) : node_(std::move(leaf)) {}
   Tree(None) {}
@@ -69,10 +69,10 @@ class Tree {
   const Leaf& leaf() const;
   const Container& container() const;
 
-  /// Returns the node at `path`: "tokens", "meta.ids[2]" (a name or integer key after a dot or at the start; a position
-  /// in brackets; the empty path is this node). A key that contains . [ ] " or \, an empty key, and a string that looks
-  /// like an integer are written in double quotes, with \ before " and \: meta."a.b". Throws InvalidArgument that
-  /// describes the deepest node found.
+  /// Returns the node at `path`, such as "tokens" or "meta.ids[2]". A step is a name or an integer key, after a dot or
+  /// at the start, or a position in brackets. The empty path is this node. A key that is empty, contains . [ ] " or \,
+  /// or is a string that looks like an integer is written in double quotes, with \ before " and \: meta."a.b". Throws
+  /// InvalidArgument that describes the deepest node found.
   const Tree& at(std::string_view path) const;
   bool contains(std::string_view path) const;
   /// Returns at(path), which must be a tensor.
