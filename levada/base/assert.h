@@ -1,10 +1,11 @@
-// Conditions that hold unless Levada itself has a bug. Input from outside is checked in every build and throws.
+// Assertions about conditions that hold unless Levada itself has a bug. Invalid input, in contrast, throws in every
+// build.
 #pragma once
 
 #include <string_view>
 
-/// Aborts the program if `condition` does not hold, and prints file, line, condition and `text`. Checked in the presets
-/// dev, asan, tsan and fuzz; in other builds `condition` is compiled but not evaluated, and costs nothing.
+/// Prints file, line, condition and `text`, and aborts the program, if `condition` does not hold. Checked in the
+/// presets dev, asan, tsan and fuzz. In other builds, `condition` is compiled but not evaluated, and costs nothing.
 #ifdef LEVADA_ASSERTIONS
 #define LEVADA_ASSERT(condition, text) \
   ((condition) ? static_cast<void>(0) : ::levada::assertion_failed(__FILE__, __LINE__, #condition, text))

@@ -23,7 +23,7 @@
 namespace levada {
 namespace {
 
-// Large enough for any disk, small next to memory: at most two of these are in flight.
+// Large enough for any disk and small compared with memory: at most two of these are in flight.
 constexpr std::uint64_t stretch_bytes = std::uint64_t{8} << 20;
 
 std::filesystem::path folder_of(const std::string& path) {
@@ -49,8 +49,8 @@ bool is_own(const struct stat& status, const std::string& path) {
   return status.st_uid == ::geteuid() || status.st_uid == owner_of_new_files(folder_of(path));
 }
 
-/// Removes the partial file if no process is writing it, and then returns Found::nothing. `stuck`: failed, with errno
-/// set.
+/// Removes the partial file if no process is writing it, and then returns Found::nothing. Returns Found::stuck, with
+/// errno set, if that fails.
 Found remove_if_abandoned(const std::string& partial, bool of_any_user) {
   const UniqueFd fd(::open(partial.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
@@ -68,8 +68,9 @@ Found remove_if_abandoned(const std::string& partial, bool of_any_user) {
 
 /// The names of partial files, for the signal handler. The handler cannot take a lock, so they are in static memory.
 struct PartialName {
-  /// The process that owns the partial file; 0: none. Negative while that process creates, renames or removes the file,
-  /// which it does with signals blocked: the handler waits for it. A forked child may reuse the slots of its parent.
+  /// Process that owns the partial file, or 0 if there is none. Negative while that process creates, renames or removes
+  /// the file, which it does with signals blocked; the handler then waits for it. A forked child may reuse its parent's
+  /// slots.
   std::atomic<pid_t> owner = 0;
   std::array<char, PATH_MAX> path{};
 };
@@ -94,7 +95,8 @@ void set_owner(std::size_t slot, pid_t owner) {
   if (slot < partial_names.size()) partial_names[slot].owner = owner;
 }
 
-/// Does not return once a signal is ending the process: files removed by the handler must not be reported as errors.
+/// Does not return once a signal is ending the process, so that files that the handler has removed are not reported as
+/// errors.
 void stay_if_ending() {
   while (is_ending) ::pause();
 }
@@ -164,7 +166,7 @@ void AtomicFile::open() {
   set_owner(slot_, ::getpid());
 }
 
-/// Returns nothing if another process's partial file was in the way and has been removed: try again.
+/// Returns nothing if another process's partial file was in the way and has been removed; the caller then tries again.
 UniqueFd AtomicFile::create() const {
   UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode_ & ACCESSPERMS));
   if (!fd) {
@@ -175,7 +177,7 @@ UniqueFd AtomicFile::create() const {
   if (is_for_group() && ::fchmod(fd.get(), mode_ & ACCESSPERMS) != 0) fail("create", errno);
   // Held as long as the file is open. On a file system without locks, two concurrent writers go undetected.
   const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-  // Before it was locked, another process may have removed it as abandoned.
+  // Another process may have removed it as abandoned before it was locked.
   return locked && is_same_file(fd.get(), partial_) ? std::move(fd) : UniqueFd();
 }
 
@@ -206,7 +208,7 @@ void AtomicFile::remove_abandoned(const std::string& folder,
     if (is_wanted(name)) remove_if_abandoned(entry.path().string(), of_any_user);
   }
 } catch (const std::exception&) {
-  return;  // They only take up space.
+  return;  // Leftover files only take up space.
 }
 
 void AtomicFile::write(ByteView bytes) {
@@ -220,8 +222,8 @@ void AtomicFile::write(ByteView bytes) {
   while (written_ - started_ >= stretch_bytes) start_stretch();
 }
 
-// Leaves little for sync() to do, and reuses page-cache pages: touching new ones costs more than a fast disk does. This
-// is only advice, so errors are ignored; sync() reports those of the disk.
+// Leaves little for sync() to do, and reuses page-cache pages, because touching new ones takes longer than a fast disk
+// does. The calls are only advice, so errors are ignored; sync() reports disk errors.
 void AtomicFile::start_stretch() {
   const auto stretch = static_cast<off_t>(stretch_bytes);
   const auto start = static_cast<off_t>(started_);

@@ -14,39 +14,40 @@
 
 namespace levada {
 
-/// Another process is writing the file.
+/// Thrown if another process is writing the file.
 class FileBusy : public SourceError {
  public:
   using SourceError::SourceError;
 };
 
-/// A file could not be created, written or renamed, for example because the disk is full.
+/// Thrown if a file cannot be created, written or renamed, for example because the disk is full.
 class WriteFailed : public SourceError {
  public:
   WriteFailed(int error, const std::string& message) : SourceError(message), error_(error) {}
   bool is_disk_full() const noexcept;
-  /// Whether this user may not write there, or nobody may.
+  /// Returns whether this user lacks the permission to write there, or the file system is read-only.
   bool is_denied() const noexcept;
 
  private:
   int error_;  ///< the errno
 };
 
-/// Writes `.NAME.partial` in the same folder, then replaces the previous file of that name. If the object is destroyed
-/// before that, it leaves nothing behind; a partial file of a killed process is removed by the next process that writes
-/// the file. This process always creates the partial file itself, so no other process can have written it or hold it
-/// open. Large files are flushed to the disk while they are written, and dropped from the page cache. One thread at a
-/// time. Every failure, including a full disk, is a WriteFailed that names the file.
+/// Writes `.NAME.partial` in the same folder and then renames it over the previous file NAME. The destructor removes
+/// the partial file unless publish() has renamed it. If the process is killed, the next process that writes the file
+/// removes the partial file. This process always creates the partial file itself, so no other process can have written
+/// to it or have it open. Large files are flushed to the disk while they are written, and dropped from the page cache.
+/// Used by one thread at a time. Every failure, including a full disk, throws a WriteFailed that names the file.
 ///
-/// The file's permissions are `mode` masked by the umask. With S_ISGID they are exactly `mode`, and partial files that
-/// killed processes of other users have left are removed, too: the folder belongs to its group.
+/// The file's permissions are `mode` masked by the umask. If `mode` includes S_ISGID, the folder belongs to its group:
+/// the permissions are exactly `mode`, and partial files left by killed processes of other users are removed, too.
 class AtomicFile {
  public:
-  /// Writes some of the bytes, like ::write.
+  /// Writes some or all of the bytes, like ::write.
   using Write = std::function<ssize_t(int fd, const void* bytes, std::size_t size)>;
 
   /// Throws FileBusy if another process is writing the same file, and SourceError if another user's partial file is in
-  /// the way. `mode`: the permissions; the owner may always read and write. `write` replaces ::write in tests.
+  /// the way. `mode` is the file's permissions; the owner may always read and write. Tests pass a replacement of
+  /// ::write.
   explicit AtomicFile(std::string path, Write write = {}, mode_t mode = readable_mode);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -54,18 +55,18 @@ class AtomicFile {
 
   const std::string& path() const { return path_; }
   void write(ByteView bytes);
-  /// Returns once everything written is on the disk.
+  /// Blocks until everything written is on the disk.
   void sync();
   /// Renames the file into place. Call sync() first. If `lasting` is false, a power failure may undo the rename.
   void publish(bool lasting = true);
 
-  /// Removes partial files of killed processes from a folder, if `is_wanted` returns true for the file's final name.
-  /// `of_any_user`: those of other users, too. Files that cannot be removed stay.
+  /// Removes the partial files of killed processes from a folder if `is_wanted` returns true for the file's final name.
+  /// `of_any_user`: whether to include those of other users. Ignores files that cannot be removed.
   static void remove_abandoned(const std::string& folder, const std::function<bool(std::string_view name)>& is_wanted,
                                bool of_any_user = false) noexcept;
 
-  /// Removes this process's partial files. Async-signal-safe, for a signal handler that then ends the process. Waits up
-  /// to 0.3 s for a file that is being created. With more than 16 partial files at a time, some may stay.
+  /// Removes this process's partial files. Async-signal-safe; for a signal handler that then ends the process. Waits up
+  /// to 0.3 s for a file that is being created. With more than 16 partial files at a time, some may remain.
   static void remove_partial_files() noexcept;
 
  private:

@@ -40,7 +40,7 @@ constexpr std::optional<std::uint64_t> checked_mul(std::uint64_t a, std::uint64_
   return product;
 }
 
-/// Returns "1.5 KiB", "12.5 MiB": for people.
+/// Returns a human-readable size: "1.5 KiB", "12.5 MiB".
 std::string format_bytes(std::uint64_t bytes);
 
 /// Appends little-endian fields to a growing buffer.
@@ -66,8 +66,8 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-/// Reads the fields that ByteWriter wrote, from untrusted bytes: every read is bounds-checked and throws
-/// CorruptMessage, with the offset from the start of `bytes` plus `base`. Returned views live as long as `bytes`.
+/// Reads the fields that ByteWriter wrote from untrusted bytes. Every read is bounds-checked and may throw
+/// CorruptMessage, with the offset from the start of `bytes` plus `base`. Returned views are valid as long as `bytes`.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes, std::size_t base = 0) : bytes_(bytes), base_(base) {}
@@ -96,7 +96,7 @@ class ByteReader {
     if (value < min) fail_below(what, value, min);
     return value;
   }
-  /// Reads a 32-bit count of elements of at least `min_bytes` each; fails if fewer bytes remain than they need.
+  /// Reads a 32-bit count of elements that take at least `min_bytes` each. Fails if fewer bytes remain than they need.
   std::uint32_t get_count(std::size_t min_bytes);
 
   std::size_t offset() const { return base_ + at_; }

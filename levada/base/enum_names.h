@@ -1,4 +1,4 @@
-// Text names of enum members, as users write them.
+// The names of enum members as users write them.
 #pragma once
 
 #include <cstddef>

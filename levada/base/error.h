@@ -1,4 +1,4 @@
-// The exceptions that Levada throws, and the names under which they travel between ranks.
+// The exceptions that Levada throws, and the codes by which ranks send them to each other.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace levada {
 
-/// The kind of an error, as sent on the wire: a reader's error is thrown again on every rank.
+/// The kind of an error. Sent on the wire, because a reader's error is thrown again on every rank.
 enum class ErrorKind : std::uint8_t {
   invalid_argument = 1,  ///< the caller passed something that cannot work
-  timeout = 2,           ///< a deadline passed; the message names who waited for whom
+  timeout = 2,           ///< a deadline passed; the message names the waiting rank and the rank that it waited for
   peer_lost = 3,         ///< another rank ended without closing
-  corrupt_message = 4,   ///< untrusted bytes broke the format
+  corrupt_message = 4,   ///< untrusted bytes violated the format
   unsupported = 5,       ///< this build, engine or machine cannot do it
   source = 6,            ///< reading the data failed
   engine = 7,            ///< transferring the data failed, or a rank aborted
@@ -22,8 +22,8 @@ enum class ErrorKind : std::uint8_t {
 /// Returns the name of the class that throw_error() throws for `kind`: "InvalidArgument", "Timeout", ...
 std::string_view error_name(ErrorKind kind);
 
-/// The base of all Levada exceptions. what() is one sentence that names rank, step and field where known, and says what
-/// to do. what() is printable_lines(message), so it is safe to show on a terminal whatever the message quotes.
+/// The base of all Levada exceptions. what() is one sentence that names rank, step and field, as far as known, and what
+/// to do. It is printable_lines(message), so that it is safe to show on a terminal, whatever the message quotes.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message);
@@ -80,7 +80,7 @@ class EngineError : public Error {
   explicit EngineError(const std::string& message) : Error(ErrorKind::engine, message) {}
 };
 
-/// Throws the class for `kind`; raises one rank's error on another rank. `lost`: PeerLost::rank().
+/// Throws the class for `kind`, to raise one rank's error on another rank. `lost` is PeerLost::rank().
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& message, int lost = -1);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// Serializes structs to bytes and back: one list of a struct's fields serves both directions.
+// Serializes structs to bytes and back. One list of a struct's fields serves both directions.
 //
 //   struct Point {
 //     std::int64_t x = 0, y = 0;

@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// Keeps files of this process from growing beyond `bytes` while it exists.
+/// Keeps this process's files from growing beyond `bytes` as long as the object lives.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : before_(::signal(SIGXFSZ, SIG_IGN)) {

@@ -12,7 +12,7 @@ namespace levada {
 /// Returns XXH3-64 of `bytes`; the same on every platform.
 std::uint64_t hash64(ByteView bytes, std::uint64_t seed = 0);
 
-/// A running XXH3-128 (Y. Collet, xxHash 0.8). Movable; one thread at a time.
+/// An incremental XXH3-128 (Y. Collet, xxHash 0.8). Movable. Used by one thread at a time.
 class Digest {
  public:
   Digest();

@@ -6,14 +6,14 @@
 
 namespace levada {
 
-/// Returns the same number in all processes that can share memory: those of one user, under one kernel (boot id) and in
-/// one network namespace. Falls back to the host's name if /proc is not readable, as in some sandboxes.
+/// Returns a number that is the same in all processes that can share memory: those of one user, under one kernel (boot
+/// id), in one network namespace. Falls back to the host's name if /proc is not readable, as in some sandboxes.
 std::uint64_t host_identity();
 
 /// Returns this host's name; empty if it has none.
 std::string host_name();
 
-/// Returns the user id that the system reports for every user who is not mapped into this process's user namespace. It
+/// Returns the user id that the system reports for all users that are not mapped into this process's user namespace. It
 /// therefore identifies no particular user.
 std::uint32_t overflow_uid();
 

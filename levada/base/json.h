@@ -1,5 +1,5 @@
-// JSON parsing and writing, for the library's sources only: this header is not installed, so that users of the library
-// do not need the parser.
+// Parses and writes JSON. For the library's sources only: this header is not installed, so that users of the library do
+// not need the parser.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Returns the JSON text `object`, which must have at least one member, with one more member appended. Parses neither
+/// Returns the JSON text `object`, which must have at least one member, with another member appended. Parses neither
 /// text.
 inline std::string with_member(std::string object, std::string_view name, std::string_view value) {
   object.pop_back();

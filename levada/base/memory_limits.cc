@@ -45,7 +45,7 @@ struct Mount {
   bool v2 = false;
 };
 
-/// Returns the mounts of v2 and of v1's memory controller, from /proc/self/mountinfo.
+/// Returns the mounts of cgroup v2 and of v1's memory controller, from /proc/self/mountinfo.
 std::vector<Mount> cgroup_mounts(const std::string& mountinfo) {
   std::vector<Mount> mounts;
   std::istringstream lines(mountinfo);

@@ -12,7 +12,7 @@ namespace levada {
 /// Names and values, such as {"rank", "3"}.
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
-/// Named as Prometheus recommends: the name ends with the unit and, for a counter, with "total".
+/// A metric, named as Prometheus recommends: the name ends with the unit and, for a counter, "total".
 struct Metric {
   enum class Type { counter, gauge };
 

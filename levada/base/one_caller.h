@@ -1,4 +1,4 @@
-// A guard for objects that only one thread at a time may use.
+// Guards objects that only one thread at a time may use.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@ class OneCaller {
   /// Returns whether the calling thread is inside.
   bool is_mine() const { return thread_.load() == std::this_thread::get_id(); }
 
-  /// Whether a thread that is inside may make another call, from a callback or a signal handler, for example.
+  /// Whether a thread that is inside may make another call, for example from a callback or a signal handler.
   enum class Nested : bool { refused, allowed };
 
-  /// Held during a call.
+  /// Marks the calling thread as inside during a call.
   class Call {
    public:
     /// Throws InvalidArgument if another thread is inside, or if this thread is and nested calls are refused. `what`

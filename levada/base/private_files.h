@@ -1,4 +1,4 @@
-// Which files in a folder to trust, by owner and permissions.
+// Decides which files in a folder to trust, by owner and permissions.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,12 +12,13 @@ namespace levada {
 /// The permissions of a new file before the umask: readable by all users, or by this user only.
 inline constexpr mode_t readable_mode = 0666, private_mode = 0600;
 
-/// Returns the owner of files that this process creates in a folder, or nothing if it can create none. The owner may
-/// differ from this user: a network file system may map user ids (root_squash).
+/// Returns the owner of files that this process creates in a folder, or nothing if it cannot create files there. The
+/// owner may differ from this user, because a network file system may map user ids (root_squash).
 std::optional<uid_t> owner_of_new_files(const std::string& folder);
 
-/// Creates the folder and all missing parents with permissions 0700, or, inside a folder shared by its group (see
-/// FolderTrust), with the group's. Returns 0 if the folder then exists, otherwise the errno of the first failure.
+/// Creates the folder and all missing parents with permissions 0700, or, inside a folder that its group shares (see
+/// FolderTrust), with that folder's permissions. Returns 0 if the folder exists afterwards, otherwise the errno of the
+/// first failure.
 int create_private_folder(const std::string& path);
 
 /// Decides which files in a folder are trusted, by the folder's owner and permissions:
@@ -28,9 +29,9 @@ int create_private_folder(const std::string& path);
 /// "This user" means owner_of_new_files() of the folder.
 class FolderTrust {
  public:
-  /// Throws SourceError, with a remedy, for a folder in which other users can replace files. A folder that does not
-  /// exist counts as this user's. `what`: the subject of the message, such as "the token cache". `remedy`: how to
-  /// choose another folder.
+  /// Throws SourceError for a folder in which other users can replace files. A folder that does not exist counts as
+  /// this user's. `what` is the subject of the message, such as "the token cache"; `remedy` says how to choose another
+  /// folder.
   static FolderTrust of(const std::string& folder, std::string_view what, std::string_view remedy);
 
   /// Returns whether the file is regular and trusted.

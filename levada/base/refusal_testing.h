@@ -7,7 +7,7 @@
 
 namespace levada {
 
-/// Returns the message of the exception that `function` throws; exceptions of any other class propagate.
+/// Returns the message of the `Thrown` that `function` throws. Exceptions of other classes propagate.
 template <typename Thrown = InvalidArgument, typename Function>
 std::string refusal(Function&& function) {
   try {

@@ -1,4 +1,4 @@
-// Proves to a rank that another process is a rank of the same job.
+// Lets a process prove to a rank that it is a rank of the same job.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace levada {
 
 /// 32 bytes that only the ranks of one job know.
 using Secret = Blake2s;
-/// A nonce, and a proof that its sender knows a Secret.
+/// A Challenge is a nonce. A Proof shows that its sender knows a Secret.
 using Challenge = std::array<std::byte, 16>;
 using Proof = std::array<std::byte, 16>;
 
@@ -21,11 +21,11 @@ using Proof = std::array<std::byte, 16>;
 Secret random_secret();
 Challenge random_challenge();
 
-/// Returns a secret derived from `secret` that does not reveal it. Each purpose yields another one.
+/// Returns a secret that is derived from `secret` and does not reveal it. Each purpose yields a different one.
 Secret derive_secret(const Secret& secret, std::string_view purpose);
 /// Returns a proof that only a process that knows `secret` can compute.
 Proof prove(const Secret& secret, ByteView message);
-/// Returns whether `claimed` is that proof, in constant time.
+/// Returns whether `claimed` is the result of prove(). Takes constant time.
 bool is_proven(const Secret& secret, ByteView message, ByteView claimed);
 
 /// Returns lower-case hexadecimal digits.

@@ -6,8 +6,8 @@
 
 namespace levada {
 
-/// Blocks all signals on this thread while it exists. Threads started in that time inherit the mask and never handle
-/// signals.
+/// Blocks all signals on this thread as long as the object lives. Threads started in that time inherit the mask and
+/// never handle signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

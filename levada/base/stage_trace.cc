@@ -56,7 +56,8 @@ StageTrace get_trace(ByteReader& reader) {
   return trace;
 }
 
-/// Returns whether `next` continues `last`: the gap between them is small compared to either.
+/// Returns whether `next` continues `last`: both are of the same kind and in the same window, and the gap between them
+/// is at most 2 us or 1/32 of their total duration.
 bool goes_on(const StageSpan& last, const StageSpan& next) {
   const auto gap = next.begin_ns - last.end_ns();
   const bool same = last.duration_ns > 0 && last.work == next.work && last.other == next.other;
@@ -104,7 +105,7 @@ StageLog::StageLog(std::size_t stages, std::size_t max_events) : max_events_(max
 void StageLog::add(const StageSpan& span) {
   const std::lock_guard lock(mutex_);
   const bool is_wait_of_stage = span.stage >= 0 && span.work != StageWork::item;
-  if (is_wait_of_stage) return keep(span);  // a stage's waits are not joined across its items
+  if (is_wait_of_stage) return keep(span);  // waits of a stage are not joined across its items
   StageSpan& last = last_.at(static_cast<std::size_t>(span.stage + 1));
   if (goes_on(last, span)) {
     last.duration_ns = span.end_ns() - last.begin_ns;

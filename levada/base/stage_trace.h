@@ -13,7 +13,7 @@ namespace levada {
 
 /// The activity on which a process of a pipeline spends time.
 enum class StageWork : std::uint8_t {
-  item = 1,  ///< a stage produces items, including its waits for input
+  item = 1,  ///< a stage produces items, including the time in which it waits for input
   input,     ///< a stage waits for its input, or the process waits for items of another process
   room,      ///< the process waits for a receiver that still has unreceived items
   memory,    ///< the process waits for memory to send in
@@ -43,12 +43,13 @@ struct StageSample {
   bool operator==(const StageSample&) const = default;
 };
 
-/// The recording of one process. The steady clock is divided into windows, and one in every `stride` windows is kept,
-/// complete: the same ones in all processes with the same stride.
+/// The recording of one process. The steady clock is divided into windows. Every `stride`-th window is kept, complete;
+/// all processes with the same stride keep the same windows.
 struct StageTrace {
   static constexpr std::int64_t window_ns = std::int64_t{1} << 26;  ///< 67 ms
 
-  /// Spans of one stage do not overlap, except that its waits are within its items; nor do spans of the process itself.
+  /// Spans of one stage do not overlap, except that its waits are inside its items. Spans of the process itself do not
+  /// overlap either.
   std::vector<StageSpan> spans;
   std::vector<StageSample> samples;
   std::int64_t stride = 1;
@@ -64,18 +65,18 @@ Bytes encode(std::span<const StageTrace> traces);
 /// Reads untrusted bytes. Throws CorruptMessage. Stage and process numbers are not checked against any pipeline.
 std::vector<StageTrace> decode_stage_traces(ByteView bytes);
 
-/// Records spans and samples. Thread-safe. Memory is bounded: when the log is full, it drops every other window that it
-/// holds, and from then on records only every other one.
+/// Records spans and samples in bounded memory. When the log is full, it drops every other window that it holds, and
+/// from then on records only every other one. Thread-safe.
 class StageLog {
  public:
   static constexpr std::int64_t min_ns = 20'000;  ///< minimum duration of a recorded span, after joining
 
   explicit StageLog(std::size_t stages, std::size_t max_events = 50'000);
 
-  /// Extends the previous span if this one continues it after a short gap, so that small items show as one; else adds
-  /// the span.
+  /// Extends the previous span if this one continues it after a short gap, so that small items appear as one. Otherwise
+  /// adds the span.
   void add(const StageSpan& span);
-  /// Keeps at most one sample in 10 ms.
+  /// Adds a sample; keeps at most one every 10 ms.
   void add(const StageSample& sample);
   /// Returns everything recorded so far.
   StageTrace trace() const;

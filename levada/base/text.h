@@ -1,4 +1,4 @@
-// Fitting text into limits and onto terminals.
+// Fits text into length limits and makes it safe for terminals.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ constexpr std::size_t count_characters(std::string_view text) {
 /// Returns shown_url(text) (urls.h) for one line of a terminal, in UTF-8: escapes control characters, line separators,
 /// marks that change the direction of writing, and bytes that are not UTF-8 ("\n", "\x1b", "\u202e", "\xff").
 std::string printable(std::string_view text);
-/// The same, but keeps newlines and tabs.
+/// Like printable(), but keeps newlines and tabs.
 std::string printable_lines(std::string_view text);
 
 }  // namespace levada

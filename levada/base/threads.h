@@ -1,4 +1,4 @@
-// Starting threads when the system may refuse one.
+// Starts threads, and explains the error if the system refuses one.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace levada {
 
-/// Throws EngineError: the system refused a thread for `what`.
+/// Throws EngineError, which says that the system refused a thread for `what`.
 [[noreturn]] void throw_no_thread(std::string_view what, std::error_code refusal);
 
 /// Starts a thread for `what`, such as "reading ahead". Throws EngineError that says how to raise the limit if the
@@ -25,7 +25,7 @@ std::thread start_thread(std::string_view what, Body&& body) try {
   throw_no_thread(what, std::make_error_code(std::errc::not_enough_memory));
 }
 
-/// Threads that are joined when the group is destroyed, so that none outlives the data it works on.
+/// Threads that are joined when the group is destroyed, so that none outlives the data that it works on.
 class ThreadGroup {
  public:
   ThreadGroup() = default;
@@ -36,7 +36,7 @@ class ThreadGroup {
   /// Starts a thread as start_thread() does.
   template <typename Body>
   void start(std::string_view what, Body&& body) try {
-    std::list<std::thread> started(1);  // Allocated first: a running thread must not be lost.
+    std::list<std::thread> started(1);  // Allocate first, so that a running thread is never lost.
     started.back() = start_thread(what, std::forward<Body>(body));
     threads_.splice(threads_.end(), started);
   } catch (const std::bad_alloc&) {

@@ -8,7 +8,8 @@ namespace levada {
 namespace {
 
 constexpr std::uint32_t span_bytes = 1 + 1 + 4 + 3 * 8, sample_bytes = 3 * 8;
-/// The maximum gap between two spans that are joined: a waiting thread is also woken by unrelated events.
+/// The maximum gap between two spans that are joined. Spans of a wait have gaps because unrelated events also wake the
+/// thread.
 constexpr std::int64_t moment_ns = 20'000;
 constexpr std::int64_t max_stride = std::int64_t{1} << 40;
 

@@ -1,4 +1,4 @@
-// Records what a rank does and when, at little cost, and serializes the recording for the process that shows it.
+// Records what a rank does and when, cheaply, and serializes the recording for the process that shows it.
 #pragma once
 
 #include <array>
@@ -48,7 +48,7 @@ struct TraceSample {
   bool operator==(const TraceSample&) const = default;
 };
 
-/// The recording of one rank. One in every `stride` steps is kept, complete.
+/// The recording of one rank. Every `stride`-th step is kept, complete.
 struct Trace {
   std::vector<TraceSpan> spans;  ///< in order of their ends; spans of one thread are disjoint or nested
   std::vector<TraceSample> memory;
@@ -69,13 +69,13 @@ inline std::int64_t trace_time(Clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
 }
 
-/// Records spans and samples. Thread-safe. Memory is bounded: when the log is full, it drops every other step that it
-/// holds, and from then on records only every other one.
+/// Records spans and samples in bounded memory. When the log is full, it drops every other step that it holds, and from
+/// then on records only every other one. Thread-safe.
 class TraceLog {
  public:
   explicit TraceLog(std::size_t max_events = 200'000) : max_events_(max_events) {}
 
-  /// Extends the thread's previous span if this one continues it after a short gap, else adds the span.
+  /// Extends the thread's previous span if this one continues it after a short gap. Otherwise adds the span.
   void add(const TraceSpan& span);
   void add(const TraceSample& sample);
   /// Returns everything recorded so far.
@@ -88,7 +88,7 @@ class TraceLog {
   std::size_t max_events_;
   mutable std::mutex mutex_;
   Trace trace_;
-  std::array<std::size_t, 2> last_{};  ///< per thread: one past the index of its last span; 0: none
+  std::array<std::size_t, 2> last_{};  ///< per thread: index of its last span plus one, or 0 if none
 };
 
 /// Records an activity from construction to destruction. Does nothing without a log.

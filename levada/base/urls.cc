@@ -8,7 +8,7 @@ namespace {
 std::size_t end_of_user(std::string_view url, std::string_view rest) {
   const auto authority = url.substr(0, url.find_first_of("/?#"));
   if (const auto at = authority.rfind('@'); at != url.npos) return at + 1;
-  // A password may contain characters that should have been escaped: no port has letters.
+  // A password may contain characters that should have been escaped. Ports have no letters.
   const auto colon = authority.find(':');
   const bool is_port = colon == url.npos || authority.find_first_not_of("0123456789", colon + 1) == url.npos;
   const auto at = is_port || authority.starts_with('[') ? url.npos : rest.rfind('@');

@@ -1,4 +1,4 @@
-// The parts of URLs: what to show of them, and what they name.
+// Extracts the parts of URLs that are safe to show and that name a file.
 #pragma once
 
 #include <string>
@@ -6,13 +6,13 @@
 
 namespace levada {
 
-/// Returns `text` with the secrets removed from its URLs: user, password and query, and for http and https the
-/// fragment. A URL ends at white space, a quotation mark or an angle bracket. A '?' that may belong to a pattern is
-/// kept: outside http and https, a query must contain a '='.
+/// Returns `text` without the secrets in its URLs: user, password and query, and for http and https the fragment. A URL
+/// ends at white space, a quotation mark or an angle bracket. Outside http and https, a query must contain a '=', so
+/// that a '?' that may belong to a pattern is kept.
 std::string shown_url(std::string_view text);
 
-/// Returns a path or URL up to the query or fragment of a web address (http, https): the part that names the file. A
-/// query may be a signature.
+/// Returns the part of a path or URL that names the file: for a web address (http, https), everything before the query
+/// or fragment. A query may be a signature.
 std::string_view without_query(std::string_view path);
 
 }  // namespace levada
