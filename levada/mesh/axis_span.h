@@ -1,12 +1,12 @@
-// Axes of a mesh as arithmetic on rank numbers.
+// Represents axes of a mesh as arithmetic on rank numbers.
 #pragma once
 
 #include <vector>
 
 namespace levada {
 
-/// The position of one axis, or of several combined ones, in rank numbers; of several, the first varies slowest. A
-/// value type; equal for two lists of axes that number the ranks alike.
+/// Maps ranks to coordinates along one axis or several combined axes, the first of which varies slowest. A value type.
+/// Two spans are equal if they number the ranks in the same way.
 class AxisSpan {
  public:
   /// Spans no axes: the only coordinate is 0.
@@ -27,13 +27,13 @@ class AxisSpan {
 
   /// Returns the number of coordinates.
   int size() const { return size_; }
-  /// Returns the coordinate of a rank.
+  /// Returns the coordinate of `rank`.
   int of(int rank) const {
     int coordinate = 0;
     for (const Part& part : parts_) coordinate = coordinate * part.size + rank / part.stride % part.size;
     return coordinate;
   }
-  /// Returns the first rank with a coordinate.
+  /// Returns the lowest rank with `coordinate`.
   int first_rank(int coordinate) const {
     int rank = 0;
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {

@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// Divides dimension `dim` into as many equal parts as the axis has ranks; coordinate c holds part c.
+/// Divides dimension `dim` into as many equal parts as the axis has ranks. Coordinate c holds part c.
 struct Shard {
   std::string axis;
   int dim = 0;
@@ -21,16 +21,16 @@ struct Replicate {
   bool operator==(const Replicate&) const = default;
 };
 
-/// The load-balanced order of context parallelism for causal attention: divides dimension `dim` into 2n equal chunks,
-/// with n ranks along the axis; coordinate c holds chunks c and 2n-1-c, in this order.
+/// The load-balanced order of context parallelism for causal attention. With n ranks along the axis, divides dimension
+/// `dim` into 2n equal chunks. Coordinate c holds chunks c and 2n-1-c, in this order.
 struct Zigzag {
   std::string axis;
   int dim = 1;
   bool operator==(const Zigzag&) const = default;
 };
 
-/// Only the named stages along a pipeline axis hold the field: "first", "last", and names that the Layout defines.
-/// Without names, no stage holds it, unless there is only one: a pipeline of one stage needs everything.
+/// Only the named stages along a pipeline axis hold the field. Names are "first", "last" and those that the Layout
+/// defines. Without names, no stage holds it, unless there is only one: a pipeline of one stage needs everything.
 struct Stages {
   std::string axis;
   std::vector<std::string> names;

@@ -49,7 +49,7 @@ struct BufferPool::State {
     return data;
   }
 
-  /// Frees the buffer that is nearest in size, a larger one if there is one.
+  /// Frees a cached buffer of the nearest size, preferably a larger one.
   void drop_near(std::uint64_t size) {
     auto near = cache.lower_bound(size);
     if (near == cache.end()) --near;
@@ -65,12 +65,12 @@ struct BufferPool::State {
 
   void release(std::byte* data, std::uint64_t size) noexcept {
     used -= size;
-    // Does not wait for the mutex: in a forked child the thread that holds it may not exist.
+    // Does not wait for the mutex, because in a forked child the thread that holds it may not exist.
     const std::unique_lock lock(mutex, std::try_to_lock);
     if (!lock || !keep(data, size)) ::operator delete(data, buffer_alignment);
   }
 
-  /// Returns false if the limits do not allow it, or there is not even memory for the list entry.
+  /// Returns false if the limits do not allow it, or there is no memory for the list entry.
   bool keep(std::byte* data, std::uint64_t size) noexcept {
     if (cached + size > max_cached || cached + size + used > max_used) return false;
     try {

@@ -1,4 +1,4 @@
-// Heap buffers, recycled.
+// A pool of heap buffers.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace levada {
 
-/// Recycles heap buffers: the first touch of fresh memory costs as much as several copies. Buffers are 64-byte aligned
-/// and come in four sizes per power of two; the most recently released buffer of a size is reused first. Cached plus
-/// used memory never exceeds the high-water mark of used memory. Thread-safe; buffers may outlive the pool. A forked
-/// child may release buffers, but not allocate.
+/// Recycles heap buffers, because the first touch of fresh memory costs as much as several copies. Buffers are 64-byte
+/// aligned and come in four sizes per power of two. The most recently released buffer of a size is reused first. Cached
+/// plus used memory never exceeds the high-water mark of used memory. Thread-safe. Buffers may outlive the pool. A
+/// forked child may release buffers, but not allocate them.
 class BufferPool {
  public:
   BufferPool();
@@ -22,7 +22,7 @@ class BufferPool {
   Buffer allocate(std::uint64_t bytes);
   /// Limits cached memory to `bytes` from now on; unlimited by default.
   void limit_cache(std::uint64_t bytes);
-  /// Returns all cached memory to the system and starts a new high-water mark.
+  /// Releases all cached memory to the system and resets the high-water mark.
   void trim();
   std::uint64_t cached_bytes() const;
 

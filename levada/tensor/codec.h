@@ -9,12 +9,12 @@ namespace levada {
 
 /// Writes code, bits and lanes: four bytes.
 void put_dtype(ByteWriter& writer, DType dtype);
-/// Throws CorruptMessage for an unknown type.
+/// Reads an element type. Throws CorruptMessage if it is unknown.
 DType get_dtype(ByteReader& reader);
 
-/// Writes a byte for the rank, then the extents.
+/// Writes the rank as one byte, then the extents.
 void put_shape(ByteWriter& writer, const Shape& shape);
-/// Throws CorruptMessage for more than `most` dimensions. Does not check the extents.
+/// Reads a shape. Throws CorruptMessage for more than `most` dimensions. Does not check the extents.
 Shape get_shape(ByteReader& reader, std::size_t most = Shape::max_rank);
 
 }  // namespace levada

@@ -24,7 +24,7 @@ static_assert(offsetof(ExchangeApi, previous) == 8 && offsetof(ExchangeApi, to_m
               offsetof(ExchangeApi, to_fields) == 40 && sizeof(ExchangeApi) == 56);
 static_assert(std::is_standard_layout_v<Managed> && std::is_standard_layout_v<ManagedVersioned>);
 
-// The context of an exported tensor.
+// Owns an exported tensor; the context of its DLPack structure.
 template <typename Form>
 struct Export {
   Form managed;

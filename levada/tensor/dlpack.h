@@ -1,6 +1,6 @@
 // DLPack: exchanges tensors with other frameworks without a copy. The structures are declared here with DLPack 1.1's
-// fixed ABI, since a system's <dlpack/dlpack.h> may predate the versioned one; a pointer to DLManagedTensor or
-// DLManagedTensorVersioned is a pointer to these.
+// fixed ABI, because a system's <dlpack/dlpack.h> may predate DLManagedTensorVersioned. Pointers to DLManagedTensor and
+// DLManagedTensorVersioned are pointers to these.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ inline constexpr std::uint64_t flag_read_only = 1;
 inline constexpr std::uint64_t flag_subbyte_padded = 4;  ///< each float4 or float6 takes a whole byte
 
 /// DLPackExchangeAPI: a framework's C functions for its Python objects, which save attribute lookups. Call them with
-/// the GIL held; each returns 0, or leaves a Python exception set.
+/// the GIL held. Each returns 0, or fails with a Python exception set.
 struct ExchangeApi {
   std::uint32_t major = 0;
   std::uint32_t minor = 0;
@@ -60,24 +60,24 @@ struct Delete {
   void operator()(Managed* managed) const;
   void operator()(ManagedVersioned* managed) const;
 };
-/// Owns a tensor that a producer has handed over; release() passes it on.
+/// Owns a tensor that a producer has handed over; release() passes the ownership on.
 using Handle = std::unique_ptr<Managed, Delete>;
 using HandleVersioned = std::unique_ptr<ManagedVersioned, Delete>;
 
 /// Returns a view of the fields in the producer's memory. Throws as from_dlpack() does.
 TensorView view_of(const TensorFields& fields);
 
-/// Returns a tensor that views the producer's memory. The deleter is called when the last copy of the tensor is
-/// destroyed, on whichever thread that is. The tensor is writable unless flagged read-only. Throws Unsupported for
-/// anything that this version of DLPack or Levada cannot express (another major version, more than 16 dimensions,
-/// unknown or padded types) and InvalidArgument for invalid fields; the deleter is then called at once.
+/// Returns a tensor that views the producer's memory. It is writable unless flagged read-only. The deleter is called
+/// when the last copy of the tensor is destroyed, on the thread that destroys it. Throws Unsupported for anything that
+/// this version of DLPack or Levada cannot express (another major version, more than 16 dimensions, unknown or padded
+/// types), and InvalidArgument for invalid fields. If it throws, the deleter is called at once.
 Tensor from_dlpack(Handle handle);
 Tensor from_dlpack(HandleVersioned handle);
 
-/// Exports the tensor to another framework; keeps its memory alive until the deleter is called, on any thread.
+/// Exports the tensor to another framework. Keeps its memory alive until the deleter is called, on any thread.
 HandleVersioned to_dlpack_versioned(const Tensor& tensor);
-/// The same in the older form. Throws InvalidArgument for a read-only tensor, which this form would present as
-/// writable.
+/// Exports the tensor in the older form. Throws InvalidArgument for a read-only tensor, which this form would present
+/// as writable.
 Handle to_dlpack(const Tensor& tensor);
 
 }  // namespace levada::dlpack

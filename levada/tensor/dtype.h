@@ -1,4 +1,4 @@
-// Element types: DLPack's, so that they cover every framework's tensors.
+// Element types. They are DLPack's, so that they cover every framework's tensors.
 #pragma once
 
 #include <complex>
@@ -18,16 +18,16 @@ struct DType {
 
   bool operator==(const DType&) const = default;
 
-  /// Returns the bytes that `count` elements take. Sub-byte types (float4, float6) are packed, and the last byte is
-  /// zero-padded.
+  /// Returns the number of bytes that `count` elements take. Sub-byte types (float4, float6) are packed, and the last
+  /// byte is zero-padded.
   std::size_t bytes(std::size_t count) const { return (count * bits * lanes + 7) / 8; }
   /// Returns whether every element begins at a byte boundary; only such tensors can be sliced or strided.
   bool is_byte_sized() const { return bits * lanes % 8 == 0; }
-  /// Returns "int64", "bfloat16", "float8_e4m3fn", "bool"; multiple lanes as "float32x4".
+  /// Returns the name, such as "int64", "bfloat16", "float8_e4m3fn" or "bool"; with multiple lanes, "float32x4".
   std::string name() const;
   /// The inverse of name(). Throws InvalidArgument.
   static DType parse(std::string_view name);
-  /// Returns whether code, bits and lanes form a type that DLPack 1.1 defines (handles are none).
+  /// Returns whether code, bits and lanes form a type that DLPack 1.1 defines, other than a handle.
   bool is_known() const;
 };
 

@@ -29,7 +29,7 @@ std::optional<std::size_t> Shape::element_count() const {
   bool empty = false;
   for (const auto extent : *this) {
     if (extent < 0) return std::nullopt;
-    // Extents next to a zero must fit as well, so that strides and slices never overflow.
+    // The other extents must fit even if one is zero, so that strides and slices never overflow.
     if (extent == 0) empty = true;
     else if (__builtin_mul_overflow(product, extent, &product)) return std::nullopt;
   }

@@ -28,12 +28,13 @@ class Shape {
   const std::int64_t* end() const { return extents_.data() + rank_; }
   void push_back(std::int64_t extent);
 
-  /// Returns the product of the extents, 1 for rank 0; nothing if an extent is negative or the product overflows.
+  /// Returns the product of the extents, which is 1 for rank 0, or nothing if an extent is negative or the product
+  /// overflows.
   std::optional<std::size_t> element_count() const;
   /// Returns the strides, in elements, of a C-contiguous tensor of this shape.
   Shape contiguous_strides() const;
   bool operator==(const Shape& other) const;
-  /// Returns "[8, 4096]".
+  /// Returns text such as "[8, 4096]".
   std::string to_string() const;
 
  private:

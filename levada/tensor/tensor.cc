@@ -33,7 +33,7 @@ bool reach_fits(DType dtype, const Shape& shape, const Shape& strides) {
     std::int64_t way = 0;
     if (strides[dim] == std::numeric_limits<std::int64_t>::min()) return false;
     const auto stride = strides[dim] < 0 ? -strides[dim] : strides[dim];
-    // The whole extent, not one less: an iteration steps once past the end before it turns back.
+    // Use the whole extent, not one less, because an iteration steps past the end once before it turns back.
     if (__builtin_mul_overflow(stride, shape[dim], &way)) return false;
     if (__builtin_mul_overflow(way, static_cast<std::int64_t>(dtype.bytes(1)), &way)) return false;
     if (__builtin_add_overflow(reach, way, &reach)) return false;
@@ -46,7 +46,7 @@ bool reach_fits(DType dtype, const Shape& shape, const Shape& strides) {
 std::optional<std::size_t> tensor_bytes(DType dtype, const Shape& shape) {
   const auto count = shape.element_count();
   if (!count) return std::nullopt;
-  // The number of bits must fit in a signed 64-bit number, so that no later sum of bytes overflows.
+  // The number of bits must fit in a signed 64-bit integer, so that no later sum of bytes overflows.
   const auto bits = checked_mul(*count, std::uint64_t{dtype.bits} * dtype.lanes);
   if (!bits || *bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
   return dtype.bytes(*count);

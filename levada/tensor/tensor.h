@@ -1,4 +1,4 @@
-// Tensors: TensorView borrows, Tensor keeps its memory alive.
+// Tensors. A TensorView borrows its memory; a Tensor keeps it alive.
 #pragma once
 
 #include <memory>
@@ -19,17 +19,18 @@ struct Device {
   bool is_cpu() const { return type == 1; }
 };
 
-/// Returns the bytes that the elements of such a tensor take; nothing if an extent is negative or they do not fit in
-/// memory.
+/// Returns the number of bytes that the elements of such a tensor take, or nothing if an extent is negative or the
+/// elements do not fit in memory.
 std::optional<std::size_t> tensor_bytes(DType dtype, const Shape& shape);
 
-/// A read-only view of elements that it does not own. A value; the memory must outlive it.
+/// A read-only view of elements, which it does not own. A value. The memory must outlive it.
 class TensorView {
  public:
   TensorView() = default;
-  /// C-contiguous. Throws InvalidArgument if an extent is negative or the elements do not fit in memory.
+  /// Views C-contiguous elements. Throws InvalidArgument if an extent is negative or the elements do not fit in memory.
   TensorView(DType dtype, const Shape& shape, const std::byte* data, Device device = {});
-  /// `strides` in elements; may be zero or negative. Sub-byte types must be contiguous (InvalidArgument).
+  /// `strides` are in elements and may be zero or negative. Also throws InvalidArgument if a sub-byte type is not
+  /// contiguous.
   TensorView(DType dtype, const Shape& shape, const Shape& strides, const std::byte* data, Device device = {});
 
   DType dtype() const { return dtype_; }
@@ -38,12 +39,13 @@ class TensorView {
   const std::byte* data() const { return data_; }
   Device device() const { return device_; }
   std::size_t element_count() const { return count_; }
-  /// Returns the bytes of the elements, regardless of strides.
+  /// Returns the number of bytes that the elements take, regardless of strides.
   std::size_t byte_count() const { return dtype_.bytes(count_); }
   bool is_contiguous() const;
-  /// Returns the elements' bytes. Throws InvalidArgument unless contiguous and in this machine's memory.
+  /// Returns the elements' bytes. Throws InvalidArgument unless the tensor is contiguous and in this machine's memory.
   ByteView bytes() const;
-  /// Returns the elements. Throws InvalidArgument unless contiguous, on the CPU, and T is the dtype's C++ type.
+  /// Returns the elements. Throws InvalidArgument unless the tensor is contiguous and on the CPU, and T is the dtype's
+  /// C++ type.
   template <typename T>
   std::span<const T> as() const {
     check_type(dtype_of<T>());
@@ -62,25 +64,25 @@ class TensorView {
   std::size_t count_ = 0;
 };
 
-/// Copies the elements of `from`, with any strides, in C order to `to`, which has from.byte_count() bytes. Counted as
-/// payload copied. CPU only.
+/// Copies the elements of `from`, with any strides, in C order to `to`, which has room for from.byte_count() bytes.
+/// Counts the bytes as copied payload. CPU only.
 void copy_elements(const TensorView& from, std::byte* to);
 
-/// A TensorView together with the owner of its memory: an allocation, or a lease on a message. Copies share the memory.
-/// A tensor is writable or read-only; one received by reference from another rank is read-only.
+/// A TensorView and the owner of its memory, which is an allocation or the lease of a message. Copies share the memory.
+/// A tensor is writable or read-only. A tensor received by reference from another rank is read-only.
 class Tensor {
  public:
   Tensor() = default;
   /// Wraps memory that `owner` keeps alive.
   Tensor(TensorView view, std::shared_ptr<const void> owner, bool writable = false)
       : view_(view), owner_(std::move(owner)), writable_(writable) {}
-  /// Allocate memory, 64-byte aligned. empty() leaves it uninitialized.
+  /// Allocate 64-byte aligned memory. empty() leaves it uninitialized.
   static Tensor empty(DType dtype, const Shape& shape);
   static Tensor zeros(DType dtype, const Shape& shape);
   /// Returns a contiguous copy.
   static Tensor copy_of(const TensorView& view);
-  /// From values: of<std::int64_t>({2, 2}, {1, 2, 3, 4}). Throws InvalidArgument if their number does not match the
-  /// shape.
+  /// Returns a tensor with these values: of<std::int64_t>({2, 2}, {1, 2, 3, 4}). Throws InvalidArgument if their number
+  /// does not match the shape.
   template <typename T>
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return copy_of(checked_view(dtype_of<T>(), shape, std::as_bytes(std::span(values.begin(), values.size()))));
@@ -99,7 +101,7 @@ class Tensor {
     return Tensor(view_.slice(dim, begin, end), owner_, writable_);
   }
   bool is_writable() const { return writable_; }
-  /// Throws InvalidArgument if not writable, or as bytes() does.
+  /// Returns the elements' bytes, writable. Throws InvalidArgument if the tensor is read-only, or as bytes() does.
   std::span<std::byte> mutable_bytes();
   template <typename T>
   std::span<T> mutable_as() {
@@ -116,18 +118,18 @@ class Tensor {
   bool writable_ = false;
 };
 
-/// Allocates memory for a producer's tensors: an engine's memory, from which they are sent without a copy, or the heap.
-/// One thread at a time.
+/// Allocates a producer's tensors in an engine's memory, from which they are sent without copying, or on the heap. Used
+/// by one thread at a time.
 class Memory {
  public:
   virtual ~Memory() = default;
-  /// Announces that about `bytes` will be allocated in total, so that the tensors can be adjacent. Only a hint.
+  /// Announces that about `bytes` will be allocated in total, so that the tensors can be adjacent. A hint.
   virtual void reserve(std::size_t bytes) = 0;
   /// Returns a tensor that is writable, C-contiguous, 64-byte aligned and uninitialized.
   virtual Tensor empty(DType dtype, const Shape& shape) = 0;
 };
 
-/// Ordinary memory.
+/// Allocates tensors on the heap.
 class HeapMemory final : public Memory {
  public:
   void reserve(std::size_t) override {}
