@@ -29,7 +29,7 @@ std::optional<int> number(const Get& get, const char* name) {
 }
 
 /// Returns "A=1 B=2" for the variables that are set, or an empty text if the first one, which identifies the job, is
-/// not.
+/// not set.
 std::string rendezvous_of(const Get& get, std::initializer_list<const char*> names) {
   if (!has(get, *names.begin())) return {};
   std::string rendezvous;
@@ -52,8 +52,8 @@ void check_within(int rank, const char* rank_name, int size, const char* size_na
       fmt::format("the environment contradicts itself: {} is {}, but {} is {}", rank_name, rank, size_name, size));
 }
 
-/// Returns what is wrong with a set of variables that lacks rank or size, or an empty text. A size of 1 or a local rank
-/// of 0 alone is fine: a process may be the only one.
+/// Returns what is wrong with a set of variables that lacks rank or size, or an empty text. A size of 1 without a rank,
+/// or only a local rank of 0, is valid, because a process may be the only one.
 std::string half_set(const Get& get, const Names& names) {
   const bool has_rank = has(get, names.rank), has_size = has(get, names.size);
   if (has_rank && has_size) return {};
@@ -113,7 +113,8 @@ Names slurm_names(const Get& get) {
           "SLURM_LOCAL_SIZE"};
 }
 
-/// Only within a job step: a batch script has a rank too, but no other ranks have been started.
+/// Reads SLURM's variables, only within a job step: a batch script has a rank, too, but no other ranks have been
+/// started.
 std::optional<Environment> read_slurm(const Get& get) {
   if (!has(get, "SLURM_STEP_ID")) return {};
   auto job = read(get, slurm_names(get));
@@ -142,7 +143,7 @@ Names torch_names(const Get& get) {
   return {"RANK", "WORLD_SIZE", "LOCAL_RANK", has(get, "LOCAL_WORLD_SIZE") ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE"};
 }
 
-/// Hydra and Cray's PALS name the ranks of a host differently.
+/// Hydra and Cray's PALS use different names for the variables of the ranks on a host.
 Names pmi_names(const Get& get) {
   const bool is_pals = has(get, "PMI_LOCAL_SIZE");
   return {"PMI_RANK", "PMI_SIZE", is_pals ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID",
@@ -163,7 +164,7 @@ std::optional<Environment> read_pmi(const Get& get) {
   return job;
 }
 
-/// Fills in what RANK and WORLD_SIZE do not tell, from the variables of the launcher that they were derived from.
+/// Fills in what RANK and WORLD_SIZE do not specify, from the variables of the launcher that they were derived from.
 void complete(Environment& job, const std::optional<Environment>& launched) {
   if (!launched || launched->rank != job.rank || launched->size != job.size) return;
   if (job.rendezvous.empty()) job.rendezvous = launched->rendezvous;
@@ -173,8 +174,8 @@ void complete(Environment& job, const std::optional<Environment>& launched) {
   job.local_size_said_by = launched->local_size_said_by;
 }
 
-/// Throws InvalidArgument for half a set of variables, whose process would take all data as its own. RANK or WORLD_SIZE
-/// may be set without the other if it agrees with the launcher's `job`.
+/// Throws InvalidArgument for an incomplete set of variables, with which the process would read all data itself. RANK
+/// or WORLD_SIZE may be set without the other if it agrees with the launcher's `job`.
 void expect_no_half_set(const Get& get, const std::optional<Environment>& job) {
   const auto torch = torch_names(get);
   const bool agrees = job && number(get, torch.rank).value_or(job->rank) == job->rank &&
@@ -189,14 +190,15 @@ void expect_no_half_set(const Get& get, const std::optional<Environment>& job) {
   }
 }
 
-/// Whether this process was started by a torchrun that a rank of run_local() started. run_local() itself removes
-/// torchrun's variables.
+/// Returns whether this process was started by a torchrun that a rank of run_local() started. run_local() itself
+/// removes torchrun's variables.
 bool is_torchruns_within(const Get& get) {
   return has(get, links_variable) && has(get, "TORCHELASTIC_RUN_ID") && has(get, "RANK") && has(get, "WORLD_SIZE");
 }
 
-/// Throws InvalidArgument if run_local(), which sets RANK and WORLD_SIZE like LEVADA_RANK and LEVADA_WORLD_SIZE, cannot
-/// have set all four: another launcher has started this process, or the program has changed them.
+/// Throws InvalidArgument if run_local() cannot have set all four variables, because it sets RANK and WORLD_SIZE to the
+/// values of LEVADA_RANK and LEVADA_WORLD_SIZE: another launcher has started this process, or the program has changed
+/// them.
 void expect_same_place(const Get& get, const Environment& job) {
   if (!has(get, links_variable)) return;
   const auto torch = read(get, torch_names(get));

@@ -1,4 +1,4 @@
-// Variables and descriptors that run_local() passes to a rank across exec, and how the rank takes them.
+// Variables and descriptors that run_local() passes to a rank across exec.
 #pragma once
 
 #include <string>
@@ -18,14 +18,14 @@ inline constexpr const char* report_variable = "LEVADA_REPORT";  ///< report_cha
 std::string report_channel(int descriptor);
 /// Returns the message to send on that channel.
 std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view message);
-/// From now on, only this process reports, and no process that it starts.
+/// Makes this process, and no process that it starts, the one that reports from now on.
 void inherit_report_channel();
 
 /// Returns text such as "5:77,6:78": descriptors, and the inodes of their sockets.
 std::string links_text(const std::vector<int>& descriptors);
-/// Returns the links as shm::join() takes them: rank 0 has one for each other rank, after an unused first entry; any
-/// other rank has one. Throws InvalidArgument, and leaves the descriptors alone, if one is not that socket, as in a
-/// process that a rank starts, or has already been taken.
+/// Returns the links in the form that shm::join() expects: on rank 0, one for each other rank, after an unused first
+/// entry; on any other rank, one. If a descriptor is not the socket that the text names, as in a process that a rank
+/// starts, or has already been taken, throws InvalidArgument and leaves the descriptors unchanged.
 std::vector<UniqueFd> inherit_links(const char* text, int rank, int size);
 
 }  // namespace levada::launch

@@ -33,8 +33,8 @@ std::optional<ino_t> socket_at(int fd) {
   return what.st_ino;
 }
 
-/// Takes over a socket that was passed across exec without close-on-exec, and sets that flag: no process that this one
-/// starts inherits it, and it cannot be taken twice.
+/// Takes ownership of a socket that was passed across exec without close-on-exec, and sets that flag, so that no
+/// process that this one starts inherits the socket and it cannot be taken twice.
 UniqueFd take_socket(int fd, ino_t socket) {
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0 || socket_at(fd) != std::optional<ino_t>(socket)) {
@@ -73,7 +73,7 @@ shm::MeetingPlace meeting_place_of(const Environment& job) {
   return {job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous, user_secret()};
 }
 
-/// Meets the other ranks. If no variable gives the number of ranks on this host, reports include a hint about that.
+/// Meets the other ranks. If no variable has the number of ranks on this host, reports include a hint about that.
 std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options) {
   const auto hint =
       job.local_size ? std::string() : fmt::format("; no variable says how many ranks are on this host: {}", remedy);
@@ -100,8 +100,8 @@ struct ReportChannel {
   bool is_started = false;  ///< whether this process itself was started as the rank
 };
 
-/// Returns the channel in this process's variable, if it is still open: in a process that a rank starts, that
-/// descriptor may be another file.
+/// Returns the channel in this process's variable, if it is still open. In a process that a rank starts, that
+/// descriptor may refer to another file.
 std::optional<ReportChannel> report_channel_here() {
   const char* text = std::getenv(report_variable);
   if (text == nullptr) return {};
@@ -142,7 +142,7 @@ void inherit_report_channel() {
 }
 
 void open_standard_descriptors() {
-  // Not for writing: a write must not appear to succeed.
+  // Open it read-only, so that no write appears to succeed.
   int fd = ::open("/dev/null", O_RDONLY);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDONLY);
   if (fd > STDERR_FILENO) ::close(fd);
@@ -192,7 +192,7 @@ std::vector<UniqueFd> inherit_links(const char* text, int rank, int size) {
 
 namespace {
 
-/// Whether run_local() started the job's ranks.
+/// Returns whether run_local() started the job's ranks.
 bool started_here(const Environment& job) {
   return std::getenv(links_variable) != nullptr && job.said_by.starts_with("LEVADA_");
 }

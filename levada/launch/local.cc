@@ -34,20 +34,20 @@ namespace {
 
 constexpr std::array watched_signals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
 
-/// Pipe that the signal handler writes to; -1 if there is no Signals object.
+/// Pipe that the signal handler writes to, or -1 if there is no Signals object.
 std::atomic<int> signal_pipe = -1;
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void note_signal(int number, siginfo_t* info, void* /*context*/) {
   const int error = errno;
   const std::array<char, 2> record{static_cast<char>(number), number == SIGINT && info->si_code == SI_KERNEL};
-  // If the pipe is full, there is enough to read.
+  // If the pipe is full, dropping the write is fine: there is enough to read.
   static_cast<void>(::write(signal_pipe, record.data(), record.size()));
   errno = error;
 }
 
-/// Makes the watched signals readable from a descriptor, for as long as the object lives, whichever thread of the
-/// process the kernel delivers them to. Ignored signals stay ignored, except SIGCHLD. One object at a time.
+/// Makes the watched signals readable from a descriptor as long as the object lives, regardless of the thread that the
+/// kernel delivers them to. Ignored signals stay ignored, except SIGCHLD. Only one object may exist at a time.
 class Signals {
  public:
   Signals() {
@@ -98,12 +98,14 @@ std::string this_program() {
   const auto length = ::readlink("/proc/self/exe", path.data(), path.size());
   std::string found(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
   if (!found.empty() && ::access(found.c_str(), X_OK) == 0) return found;
-  // The program was replaced on disk, and the link still leads to the old file; or there is no /proc, so use its name.
+  // If the program was replaced on disk, the link still leads to the old file. Use the program's name only if there is
+  // no /proc.
   const auto* name = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));  // NOLINT(performance-no-int-to-ptr)
   return length <= 0 && name != nullptr ? name : "/proc/self/exe";
 }
 
-/// All that a rank is started with, prepared before fork(): nothing may be allocated between fork and exec.
+/// Everything that a rank is started with. Prepared before fork(), because nothing may be allocated between fork and
+/// exec.
 struct Start {
   std::string program;
   std::vector<std::string> arguments;
@@ -124,7 +126,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// Runs in the child after fork(): dies with its parent, keeps its links, becomes the program.
+/// Runs in the child after fork(). Arranges that the child dies with its parent and keeps its links, and executes the
+/// program.
 [[noreturn]] void become_rank(const Start& start, const Signals& signals, const SignalsBlocked& blocked,
                               char* const* arguments, char* const* environment, int null) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -137,7 +140,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
     ::dup2(start.output[0].get(), STDOUT_FILENO);
     ::dup2(start.output[1].get(), STDERR_FILENO);
   }
-  // Python ignores SIGPIPE, and so does a Relay; programs do not expect to inherit that.
+  // Python and Relay ignore SIGPIPE; programs do not expect to inherit that.
   if (start.is_program) ::signal(SIGPIPE, SIG_DFL);
   for (const int fd : start.inherited) ::fcntl(fd, F_SETFD, 0);
   ::execve(start.program.c_str(), arguments, environment);
@@ -259,7 +262,7 @@ void take_signals(Signals& signals, const Processes& processes, Supervision& job
   }
 }
 
-/// Waits for at most `wait` for signals, reports and output, and then handles them.
+/// Waits at most `wait` for signals, reports and output, and handles them.
 void wait_for_events(Signals& signals, int reports, Duration wait, const Processes& processes, Relay* relay,
                      Supervision& job) {
   std::vector<pollfd> ready{pollfd{signals.fd(), POLLIN, 0}, pollfd{reports, POLLIN, 0}};
@@ -300,7 +303,7 @@ void supervise(Signals& signals, int reports, const Job& what, Processes& proces
   receive_reports(reports, what.size, job);
 }
 
-/// Writes the remaining output of ended ranks. If a signal ends the job, does not wait for a reader that does not read.
+/// Writes the remaining output of ended ranks. If a signal ends the job, does not wait for a blocked reader.
 void write_rest(Signals& signals, const Processes& processes, Relay& relay, Supervision& job) {
   relay.finish_reading();
   auto deadline = Deadline::never();

@@ -28,7 +28,7 @@ bool is_levadas(std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Includes variables that say where torchrun keeps its store, which a rank of another job must not connect to.
+/// Includes the variables with the address of torchrun's store, which a rank of another job must not connect to.
 bool is_torchruns(std::string_view name) {
   constexpr std::array names = {"RANK",      "WORLD_SIZE",  "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE",
                                 "NODE_RANK", "GROUP_RANK",  "ROLE_RANK",  "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",

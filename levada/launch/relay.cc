@@ -18,7 +18,8 @@ namespace {
 
 constexpr int max_last_reads = 16;                           // a mebibyte, the largest pipe
 constexpr std::size_t max_unwritten = std::size_t{1} << 18;  // beyond this, ranks wait
-/// How long a line of rank 0 may stay incomplete at an interactive terminal before it is shown: it may be a question.
+/// How long a line of rank 0 may stay incomplete at an interactive terminal before it is shown, because it may be a
+/// prompt.
 constexpr Duration open_line_wait = std::chrono::milliseconds(100);
 
 bool ends_line(char byte) {
@@ -187,7 +188,7 @@ void Relay::serve(std::span<const pollfd> polls) {
   for (std::size_t i = 0; i < sinks_.size(); ++i) {
     if (polls[i].revents != 0 && !sinks_[i]->unwritten.empty()) sinks_[i]->write_some();
   }
-  // A rank that writes to a failed output sees what that output itself would cause: an error, or SIGPIPE.
+  // A rank that writes to a failed output gets the error or SIGPIPE that the output itself would cause.
   for (auto& stream : streams_) {
     if (stream.sink->error != 0) stream.fd = {};
   }
@@ -223,7 +224,7 @@ void Relay::pass_open_line(Stream& stream) {
 
 void Relay::finish_reading() {
   for (auto& stream : streams_) {
-    // Not until end-of-file, which a process that a rank has started may delay.
+    // Does not read until end-of-file, which a process that a rank has started may delay.
     for (int reads = 0; stream.fd && reads < max_last_reads; ++reads) read(stream);
     stream.fd = {};
     pass_open_line(stream);

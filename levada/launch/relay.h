@@ -1,5 +1,5 @@
-// Ranks that write to one terminal or file tear each other's lines. A Relay reads what each rank prints from a pipe and
-// writes it to this process's own output, whole lines at a time.
+// Ranks that write to the same terminal or file interleave within lines. A Relay reads each rank's output from a pipe
+// and writes it to this process's own output, whole lines at a time.
 #pragma once
 
 #include <poll.h>
@@ -26,10 +26,10 @@ class LineCutter {
   static constexpr std::size_t max_bytes = std::size_t{1} << 16;
 
   void append(std::string_view bytes) { held_ += bytes; }
-  /// Returns the whole lines that have been appended, with their ends, and forgets them. Returns all bytes if those
-  /// without an end are more than `max_bytes`.
+  /// Removes and returns the complete lines, including their ends. Removes and returns all bytes if there is no
+  /// complete line and more than `max_bytes` have accumulated.
   std::string take_lines();
-  /// Returns the bytes that no line end follows, and forgets them.
+  /// Removes and returns the bytes that no line end follows.
   std::string take_rest();
   bool is_empty() const { return held_.empty(); }
 
@@ -38,11 +38,11 @@ class LineCutter {
   std::size_t scanned_ = 0;  ///< bytes of held_ that contain no line end
 };
 
-/// Prefixes lines with the rank that wrote them, as in "[2] ", for a terminal.
+/// Prefixes lines on a terminal with the rank that wrote them, as in "[2] ".
 class LinePrefixer {
  public:
-  /// Returns what the terminal is to show for `text` of stream `stream` of `rank`. If the text before it did not end
-  /// its line and was from another stream, the line is ended first.
+  /// Returns the text that the terminal should show for `text` from stream `stream` of `rank`. If the previous text was
+  /// from another stream and did not end its line, ends that line first.
   std::string show(int rank, int stream, std::string_view text);
 
  private:
@@ -51,11 +51,11 @@ class LinePrefixer {
     int stream = 0;
     bool operator==(const Open&) const = default;
   };
-  std::optional<Open> open_;    ///< the stream whose line the terminal's cursor is in
-  bool may_have_rest_ = false;  ///< whether the cursor is at the start of a line that has text
+  std::optional<Open> open_;    ///< stream whose line the terminal's cursor is in
+  bool may_have_rest_ = false;  ///< whether the cursor is at the start of a line that contains text
 };
 
-/// Not thread-safe. Ignores SIGPIPE in this process while it lives.
+/// Relays the output of all ranks. Makes this process ignore SIGPIPE as long as the object lives. Not thread-safe.
 class Relay {
  public:
   Relay();
@@ -63,7 +63,7 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  /// Whether standard output is a terminal, whose reader should see each line at once.
+  /// Returns whether standard output is a terminal, whose user should see each line at once.
   static bool is_watched();
   /// Returns the descriptors for the next rank's standard output and error. Throws EngineError if there are no pipes
   /// left.
@@ -72,12 +72,12 @@ class Relay {
   void add_to(std::vector<pollfd>& polls) const;
   /// Returns the longest time to wait.
   Duration max_wait() const;
-  /// Reads and writes as much as possible without blocking. `polls`: those of add_to(), after poll().
+  /// Reads and writes as much as possible without blocking. `polls` are those that add_to() appended, after poll().
   void serve(std::span<const pollfd> polls);
-  /// Reads what ranks that have ended left in their pipes, unfinished lines included. No pipe is read after that.
+  /// Reads what ended ranks have left in their pipes, including unfinished lines. No pipe is read after that.
   void finish_reading();
   bool has_unwritten() const;
-  /// Returns the error that closed standard output; 0 if there was none.
+  /// Returns the error that closed standard output, or 0 if there was none.
   int output_error() const;
 
  private:

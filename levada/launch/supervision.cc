@@ -77,7 +77,8 @@ std::optional<LocalResult> Supervision::reported(bool peer_lost) const {
   return {};
 }
 
-/// Returns a rank that failed without a report, preferred to one that saw another end.
+/// Returns the result for the first rank that ended with a bad status and without a report. It takes precedence over
+/// ranks that only saw another rank end.
 std::optional<LocalResult> Supervision::bad_status() const {
   for (const int rank : order_) {
     const int status = ranks_[static_cast<std::size_t>(rank)].wait_status.value_or(0);

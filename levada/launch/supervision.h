@@ -1,4 +1,4 @@
-// Decides how a job ends when its ranks end, fail or are killed: from events only, without processes.
+// Decides how a job ends when its ranks end, fail or are killed. Works on events only, so it needs no processes.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct LocalResult {
   std::string message;              ///< the reason, in one sentence; empty if there is nothing to report
 };
 
-/// The state of a job under run_local(). A value: apply events in order, then query what to do.
+/// The state of a job under run_local(). Apply events in order, then query what to do. A value.
 class Supervision {
  public:
   explicit Supervision(int size) : ranks_(static_cast<std::size_t>(size)) {}
@@ -32,7 +32,7 @@ class Supervision {
     ErrorKind kind = ErrorKind::engine;
     std::string message;
   };
-  /// This process was sent a signal that ends the job.
+  /// This process has received a signal that ends the job.
   struct Signalled {
     int signal = 0;
   };
@@ -46,12 +46,12 @@ class Supervision {
 
   bool has_ended(int rank) const { return ranks_[static_cast<std::size_t>(rank)].wait_status.has_value(); }
   bool all_ended() const { return ended_ == ranks_.size(); }
-  /// Whether the ranks that are still running should end.
+  /// Returns whether the ranks that are still running should end.
   bool is_ending() const { return signal_ != 0 || failing_; }
-  /// Returns the signal that ends the job; 0 if none does.
+  /// Returns the signal that ends the job, or 0 if none does.
   int signal() const { return signal_; }
-  /// Call when all ranks have ended. A killed rank takes precedence over a reported error, and that over the PeerLost
-  /// of ranks that saw it end.
+  /// Returns the job's result. Call it when all ranks have ended. A killed rank takes precedence over a reported error,
+  /// which takes precedence over the PeerLost of ranks that saw the failed rank end.
   LocalResult result() const;
 
  private:
