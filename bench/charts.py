@@ -409,7 +409,22 @@ def living_table() -> str:
     return "\n".join([*lines, "", *sentences]) + "\n"
 
 
-TABLES = {"peers": peers_table, "shorts": shorts_table}
+def dlio_table() -> str:
+    """Returns the utilization, samples, processor time and bytes of Levada and of DLIO's torch loader."""
+    titles = [f"{part}, {each}" for part in ("AU, %", "samples/s", "cpu, s", "read, MB") for each in ("Levada", "torch")]
+    lines = ["| what | " + " | ".join(titles) + " | AU without a loader, % |", "|---" * (2 + len(titles)) + "|"]
+    for key, found in RESULTS["dlio"]["results"].items():
+        if found["unit"] != "%":
+            continue
+        cells = []
+        for suffix, field in (("", "value"), ("-rate", "value"), ("-cpu", "value"), ("-cpu", "read")):
+            of = record(f"dlio/{key}{suffix}")
+            cells += [number(each[field]) for each in (of, *of["peers"].values())]
+        lines.append(f"| {found['name'].partition(', ')[2]} | {' | '.join(cells)} | {number(found['limit']['value'])} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"peers": peers_table, "shorts": shorts_table, "dlio": dlio_table}
 if RESULTS["living"]["results"]:
     TABLES["living"] = living_table
 
