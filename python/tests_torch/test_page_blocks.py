@@ -193,10 +193,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         for preset in ("release", "openmpi"):
             write_program(folder / "build" / preset / "bench" / path.stem, "exit 0")
     write_program(folder / "build/dev/tests/tree_test", "exit 0")
-    for environment in ("bench-peers", "living"):
+    for environment in ("bench-peers", "living", "dlio"):
         write_program(folder / f"build/{environment}/bin/python", f'test -e {ROOT}/"$1"')
-    (folder / "bench/living").mkdir()
-    shutil.copy(ROOT / "bench/living/requirements.txt", folder / "bench/living")
+        write_program(folder / f"build/{environment}/bin/pip", PROGRAMS["pip"])
+    for loaders in ("living", "dlio"):
+        (folder / f"bench/{loaders}").mkdir()
+        shutil.copy(ROOT / f"bench/{loaders}/requirements.txt", folder / f"bench/{loaders}")
     (folder / "train.py").write_text("import levada\nlevada.rank()\n")
     (folder / "package").mkdir()
     shutil.copyfile(folder / "train.py", folder / "package/module.py")
