@@ -157,7 +157,9 @@ except ValueError as error:
     items = [batch for step in zip(*(each["batches"] for each in streamed[::2])) for batch in step]
     for rank, each in enumerate(streamed_on):
         assert each["batches"] == items[10 + rank :: 4][:9]
-    assert [each["reads"] for each in streamed_on] == [2 * 96 - 10 * 4, 0, 0, 0]
+    reads, *others = (each["reads"] for each in streamed_on)
+    assert 2 * 96 - 10 * 4 <= reads < 2 * 96, "a feed that finds a state slow asks for it less often"
+    assert others == [0, 0, 0]
     assert [(each["same"], each["reads"]) for each in counted] == [(True, 96)] + [(True, 0)] * 3
     for mine in told:
         assert "a DataLoader with shard_count=4, which yields one of 4 parts of the data; make it with NoSharding()" in mine[7]["refused"]
