@@ -5,34 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import levada
+import psutil
 from dlio_benchmark.common.enumerations import DataLoaderType, DatasetType, Shuffle
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 from dlio_benchmark.data_loader.torch_data_loader import TorchDataLoader, TorchDataset
 
-TICKS = os.sysconf("SC_CLK_TCK")
 
-
-def descendants(pid: int) -> list[int]:
-    found = []
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            for child in (task / "children").read_text().split():
-                found += [int(child), *descendants(int(child))]
-    return found
-
-
-def used_by(pid: int) -> tuple[float, int]:
+def used_by(process: psutil.Process) -> tuple[float, int]:
     """Returns the seconds of processor time of a process and the bytes that it has read by system calls."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    read = pathlib.Path(f"/proc/{pid}/io").read_text().split()[1]
-    return sum(map(int, fields[11:15])) / TICKS, int(read)
+    return sum(process.cpu_times()[:4]), process.io_counters().read_chars
 
 
 class Measured(BaseDataLoader):
@@ -44,7 +31,7 @@ class Measured(BaseDataLoader):
 
     def read(self) -> None:
         if self.dataset_type is DatasetType.TRAIN:
-            self._begun = time.monotonic(), *used_by(os.getpid())
+            self._begun = time.monotonic(), *used_by(psutil.Process())
         self.open()
 
     def finalize(self) -> None:
@@ -52,7 +39,8 @@ class Measured(BaseDataLoader):
             return
         begun, cpu, read = self._begun
         seconds = time.monotonic() - begun
-        each = [used_by(pid) for pid in (os.getpid(), *descendants(os.getpid()))]
+        own = psutil.Process()
+        each = [used_by(process) for process in (own, *own.children(recursive=True))]
         used = {"seconds": seconds, "cpu": sum(of[0] for of in each) - cpu, "read": sum(of[1] for of in each) - read}
         pathlib.Path(self._args.output_folder, f"used-{self._args.my_rank}.json").write_text(json.dumps(used))
 

@@ -46,7 +46,9 @@ bool is_same_file(int fd, const std::string& path) {
 enum class Found { nothing, in_use, of_another_user, no_file, stuck };
 
 bool is_own(const struct stat& status, const std::string& path) {
-  return status.st_uid == ::geteuid() || status.st_uid == owner_of_new_files(folder_of(path));
+  if (status.st_uid == ::geteuid()) return true;
+  const auto own = owner_of_new_files(folder_of(path));
+  return own && status.st_uid == own->user;
 }
 
 /// Removes the partial file if no process is writing it, and then returns Found::nothing. Returns Found::stuck, with

@@ -34,7 +34,7 @@ void reserve_open_files(std::size_t count, std::string_view who) {
   if (limit.rlim_max < needed) {
     constexpr rlim_t step = 100;
     throw InvalidArgument(fmt::format(
-        "{} needs {} open files to join, but may have {} (RLIMIT_NOFILE); raise the number of open files, as by "
+        "{} needs {} open files to connect the ranks, but may have {} (RLIMIT_NOFILE); raise the number of open files, as by "
         "`ulimit -n {}`, before the job starts",
         who, needed, limit.rlim_max, (needed + for_the_program + step - 1) / step * step));
   }

@@ -21,14 +21,17 @@ namespace {
 constexpr mode_t written_by_others = S_IWGRP | S_IWOTH;
 constexpr mode_t shared = S_ISGID | S_IWGRP;
 
-bool is_shared(const struct stat& folder) {
-  return (folder.st_mode & shared) == shared && (folder.st_mode & (S_IWOTH | S_ISVTX)) == 0;
-}
-
 bool is_in_group(gid_t group) {
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
   groups.resize(static_cast<std::size_t>(std::max(::getgroups(static_cast<int>(groups.size()), groups.data()), 0)));
-  return group == ::getegid() || ::geteuid() == 0 || std::ranges::find(groups, group) != groups.end();
+  return group == ::getegid() || std::ranges::find(groups, group) != groups.end();
+}
+
+/// Returns whether the folder's group shares it. Any user can give a folder that mode, so it counts only if this process
+/// is in the group, or if this user or root has set it. Root, who may write everywhere, is not in every group.
+bool is_shared(const struct stat& folder) {
+  const bool has_mode = (folder.st_mode & shared) == shared && (folder.st_mode & (S_IWOTH | S_ISVTX)) == 0;
+  return has_mode && (folder.st_uid == ::geteuid() || folder.st_uid == 0 || is_in_group(folder.st_gid));
 }
 
 bool may_write_to(const std::string& folder) {
@@ -37,7 +40,7 @@ bool may_write_to(const std::string& folder) {
 
 }  // namespace
 
-std::optional<uid_t> owner_of_new_files(const std::string& folder) {
+std::optional<FileOwner> owner_of_new_files(const std::string& folder) {
   // An unnamed file, which leaves nothing behind if the process is killed. Not every file system supports it.
   UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!fd) {
@@ -47,7 +50,7 @@ std::optional<uid_t> owner_of_new_files(const std::string& folder) {
   }
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return std::nullopt;
-  return status.st_uid;
+  return FileOwner{status.st_uid, status.st_gid};
 }
 
 int create_private_folder(const std::string& path) {
@@ -73,15 +76,15 @@ FolderTrust FolderTrust::of(const std::string& folder, std::string_view what, st
   struct stat status {};
   if (::stat(folder.c_str(), &status) != 0) return trust;
   trust.owner_ = status.st_uid;
-  if (is_shared(status) && is_in_group(status.st_gid)) {
+  if (is_shared(status)) {
     trust.group_ = status.st_gid;
     trust.is_read_only_ = !may_write_to(folder);
     return trust;
   }
-  const auto user = may_write_to(folder) ? owner_of_new_files(folder) : std::nullopt;
-  trust.is_read_only_ = !user;
-  trust.user_ = user.value_or(trust.user_);
-  if (user && trust.owner_ != *user && trust.owner_ != 0) {
+  const auto own = may_write_to(folder) ? owner_of_new_files(folder) : std::nullopt;
+  trust.is_read_only_ = !own;
+  if (own) trust.user_ = own->user;
+  if (own && trust.owner_ != own->user && trust.owner_ != 0) {
     throw SourceError(fmt::format("{} {} belongs to another user (uid {}), who can replace what is in it: {}", what,
                                   printable(folder), status.st_uid, remedy));
   }

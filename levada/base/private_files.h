@@ -12,9 +12,15 @@ namespace levada {
 /// The permissions of a new file before the umask: readable by all users, or by this user only.
 inline constexpr mode_t readable_mode = 0666, private_mode = 0600;
 
+struct FileOwner {
+  uid_t user = 0;
+  gid_t group = 0;
+};
+
 /// Returns the owner of files that this process creates in a folder, or nothing if it cannot create files there. The
-/// owner may differ from this user, because a network file system may map user ids (root_squash).
-std::optional<uid_t> owner_of_new_files(const std::string& folder);
+/// owner may differ from this process's: a network file system may map user ids (root_squash), and a set-group-ID
+/// folder determines the group.
+std::optional<FileOwner> owner_of_new_files(const std::string& folder);
 
 /// Creates the folder and all missing parents with permissions 0700, or, inside a folder that its group shares (see
 /// FolderTrust), with that folder's permissions. Returns 0 if the folder exists afterwards, otherwise the errno of the
@@ -23,8 +29,8 @@ int create_private_folder(const std::string& path);
 
 /// Decides which files in a folder are trusted, by the folder's owner and permissions:
 /// - a folder of this user, or of root: files of this user and of the folder's owner that no other user may write to;
-/// - a folder that its group may write to and whose files get its group (set-group-ID, mode 2770): all files of that
-///   group that others may not write to;
+/// - a folder that its group may write to and whose files get its group (set-group-ID, mode 2770), if this process is
+///   in that group, or the folder is this user's or root's: all files of that group that others may not write to;
 /// - a folder that this process may not write to: files of the folder's owner that no other user may write to.
 /// "This user" means owner_of_new_files() of the folder.
 class FolderTrust {

@@ -134,6 +134,18 @@ TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
   EXPECT_TRUE(as_user(4001, 5000, [&] { return !covers("b"); }));
 }
 
+TEST_F(PrivateFiles, AreNotSharedWithAGroupThatAnotherUserHasChosen) {
+  if (::chown(folder_.c_str(), 4001, 5000) != 0)
+    GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  for (const mode_t mode : {02770U, 02775U}) EXPECT_THAT(refusal_of(mode), HasSubstr("belongs to another user")) << mode;
+  create_private_folder(path("sub"));
+  EXPECT_EQ(mode_of(path("sub")) & ACCESSPERMS, 0700U);
+  // Root has chosen the group of its own folder.
+  ASSERT_EQ(::chown(folder_.c_str(), 0, 5000), 0);
+  EXPECT_EQ(refusal_of(02770), "nothing was refused");
+  EXPECT_NE(FolderTrust::of(folder_, "the cache", "").file_mode(), private_mode);
+}
+
 TEST_F(PrivateFiles, OfAFolderThatCannotBeWrittenAreItsOwners) {
   if (::chown(folder_.c_str(), 4001, 5000) != 0)
     GTEST_SKIP() << "only root can be several users";  // skipped without: root

@@ -1,7 +1,30 @@
 #include "levada/base/urls.h"
 
+#include <algorithm>
+#include <cctype>
+#include <string>
+
 namespace levada {
 namespace {
+
+constexpr std::string_view mark = "://";
+constexpr std::string_view blanks = " \t\n\r";
+
+bool is_web(std::string_view scheme) {
+  std::string lower(scheme.substr(scheme.size() - std::min<std::size_t>(scheme.size(), 5)));
+  std::ranges::transform(lower, lower.begin(), [](unsigned char each) { return static_cast<char>(std::tolower(each)); });
+  return lower.ends_with("http") || lower.ends_with("https");
+}
+
+std::string_view word_at(std::string_view text, std::size_t at) {
+  return text.substr(at, text.find_first_of(blanks, at) - at);
+}
+
+/// Returns the URL at the front of a text, up to a character that has to be escaped in one.
+std::string_view url_in(std::string_view text) {
+  const auto url = text.substr(0, text.find_first_of(" \t\n\r\"'<>"));
+  return url.substr(0, url.find_last_not_of(":,.;)]}") + 1);
+}
 
 /// Returns the end of the user and password at the front of `rest`, the text after "://"; 0 if there are none. `url` is
 /// the part of `rest` that belongs to the URL.
@@ -15,34 +38,54 @@ std::size_t end_of_user(std::string_view url, std::string_view rest) {
   return at == rest.npos ? 0 : at + 1;
 }
 
-std::size_t begin_of_query(std::string_view scheme, std::string_view url) {
-  const bool is_web = scheme.ends_with("http") || scheme.ends_with("https");
-  const auto query = url.find_first_of(is_web ? "?#" : "?");
-  return query == url.npos || is_web || url.find('=', query) != url.npos ? query : url.npos;
+/// Returns the first '?' in the line, before the next URL, that "name=" follows.
+std::size_t find_query(std::string_view text) {
+  const auto line = text.substr(0, std::min(text.find_first_of("\r\n"), text.find(mark)));
+  auto at = line.find('?');
+  while (at != line.npos && word_at(line, at).find('=') == line.npos) at = line.find('?', at + 1);
+  return at;
+}
+
+/// Returns where the query of the URL at the front of the text begins. Characters that should have been escaped, such as
+/// a blank in the path, may precede it.
+std::size_t begin_of_query(bool is_web, std::string_view text) {
+  const auto at = is_web ? url_in(text).find_first_of("?#") : text.npos;
+  return at != text.npos ? at : find_query(text);
+}
+
+/// Returns the size of the query at the front of the text, without punctuation after it. Words that continue with
+/// "&name=" belong to it.
+std::size_t size_of_query(std::string_view text) {
+  auto size = word_at(text, 0).size();
+  for (auto next = text.find_first_not_of(" \t", size); next != text.npos; next = text.find_first_not_of(" \t", size)) {
+    const auto word = word_at(text, next);
+    const auto separator = word.find('&');
+    if (separator == word.npos || word.find('=', separator) == word.npos) break;
+    size = next + word.size();
+  }
+  return text.substr(0, size).find_last_not_of("'\":,.;)]}>") + 1;
 }
 
 }  // namespace
 
 std::string_view without_query(std::string_view path) {
-  const bool is_web = path.starts_with("http://") || path.starts_with("https://");
-  return is_web ? path.substr(0, path.find_first_of("?#")) : path;
+  const auto at = path.find(mark);
+  const auto scheme = path.substr(0, at == path.npos ? 0 : at);
+  return (scheme.size() == 4 || scheme.size() == 5) && is_web(scheme) ? path.substr(0, path.find_first_of("?#")) : path;
 }
 
 std::string shown_url(std::string_view text) {
-  constexpr std::string_view mark = "://";
   std::string shown;
   for (auto at = text.find(mark); at != text.npos; at = text.find(mark)) {
-    const auto scheme = text.substr(0, at);
+    const bool web = is_web(text.substr(0, at));
     shown += text.substr(0, at + mark.size());
     text.remove_prefix(at + mark.size());
-    const auto url_in = [](std::string_view rest) {
-      const auto url = rest.substr(0, rest.find_first_of(" \t\n\r\"'<>"));
-      return url.substr(0, url.find_last_not_of(":,.;)]}") + 1);
-    };
     text.remove_prefix(end_of_user(url_in(text), text));
-    const auto url = url_in(text);
-    shown += url.substr(0, begin_of_query(scheme, url));
-    text.remove_prefix(url.size());
+    for (auto query = begin_of_query(web, text); query != text.npos; query = find_query(text)) {
+      shown += text.substr(0, query);
+      text.remove_prefix(query);
+      text.remove_prefix(size_of_query(text));
+    }
   }
   return shown.append(text);
 }

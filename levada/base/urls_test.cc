@@ -36,9 +36,21 @@ TEST(Urls, LoseTheirSecretsAlsoWithinASentence) {
   EXPECT_EQ(printable_lines("http://a:word@b\nhttp://c:word@d"), "http://b\nhttp://d");
 }
 
+TEST(Urls, LoseQueriesBehindCharactersThatShouldHaveBeenEscaped) {
+  for (const std::string name : {"my data", "it's", "a\tb", "a\"b", "<a>", "a) b", "a?b c"}) {
+    EXPECT_EQ(shown_url("http://h/" + name + ".jsonl?k=a'b&sig=word").find("word"), std::string::npos) << name;
+    EXPECT_EQ(shown_url("s3://h/" + name + ".jsonl?sig=word").find("word"), std::string::npos) << name;
+  }
+  EXPECT_EQ(shown_url("http://h/my data.jsonl?sig=word: line 3 is not JSON"), "http://h/my data.jsonl: line 3 is not JSON");
+  EXPECT_EQ(shown_url("http://h/x.jsonl?k=a b&sig=word and more"), "http://h/x.jsonl and more");
+  EXPECT_EQ(shown_url("http://h/x?k=a'b&sig=word, http://h/y z?sig=word"), "http://h/x, http://h/y z");
+  EXPECT_EQ(shown_url("HTTP://h/x?word"), "HTTP://h/x");
+  EXPECT_EQ(shown_url("http://h/x?url=http://user@h/y?sig=word"), "http://h/x");
+}
+
 TEST(Urls, HaveANameThatTheQueryOfAWebAddressIsNoPartOf) {
   EXPECT_EQ(without_query("https://h/a.jsonl?X-Amz-Signature=b%2F&e=1"), "https://h/a.jsonl");
-  EXPECT_EQ(without_query("http://h/a.bin#part"), "http://h/a.bin");
+  EXPECT_EQ(without_query("Http://h/a.bin#part"), "Http://h/a.bin");
   EXPECT_EQ(without_query("https://h/a.jsonl"), "https://h/a.jsonl");
   EXPECT_EQ(without_query("s3://bucket/a?.jsonl"), "s3://bucket/a?.jsonl");
   EXPECT_EQ(without_query("what?.jsonl"), "what?.jsonl");

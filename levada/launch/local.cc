@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "levada/base/deadline.h"
+#include "levada/base/open_files.h"
 #include "levada/base/signals_blocked.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/inherited.h"
@@ -222,6 +223,9 @@ struct Job {
 
 void start_all(const Job& job, const Signals& signals, int report, Processes& processes) {
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  // Both ends of each link, or, for ranks that have their own ends, one of each and two pipes.
+  const std::size_t files_per_rank = job.relay == nullptr ? 2 : 3;
+  reserve_open_files(files_per_rank * static_cast<std::size_t>(job.size) + 8, "the launcher");
   auto links = shm::make_links(job.size);
   Start start;
   start.program = job.options.program.empty() ? this_program() : job.options.program;

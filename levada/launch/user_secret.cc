@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "levada/base/error.h"
 #include "levada/base/host.h"
+#include "levada/base/private_files.h"
 #include "levada/base/unique_fd.h"
 
 namespace levada::launch {
@@ -32,7 +35,7 @@ void expect_private(const UniqueFd& fd, const std::string& path) {
   if (found.st_uid != ::geteuid()) {
     throw EngineError(
         fmt::format("{} belongs to another user (uid {}), so it does not show which processes are this "
-                    "user's; remove it, {}",
+                    "user's; have it removed, {}",
                     path, found.st_uid, secret_remedy));
   }
   if ((found.st_mode & 077U) == 0) return;
@@ -43,7 +46,10 @@ void expect_private(const UniqueFd& fd, const std::string& path) {
 }
 
 UniqueFd open_private_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail(path, "mkdir");
+  if (const int error = create_private_folder(path); error != 0) {
+    errno = error;
+    fail(path, "mkdir");
+  }
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder) fail(path, "open");
   expect_private(folder, path);
@@ -89,9 +95,21 @@ Secret read_secret(const std::string& folder_path) {
   return secret;
 }
 
+bool is_of_another_user(const std::string& path) {
+  struct stat found {};
+  return ::lstat(path.c_str(), &found) == 0 && found.st_uid != ::geteuid();
+}
+
 }  // namespace
 
-Secret user_secret(const std::string& folder, const std::function<const char*(const char*)>& get) {
+std::string home_folder() {
+  std::vector<char> text(16384);
+  passwd entry{}, *found = nullptr;
+  const bool is_found = ::getpwuid_r(::geteuid(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr;
+  return is_found ? found->pw_dir : "";
+}
+
+Secret user_secret(const std::string& folder, const std::string& home, const std::function<const char*(const char*)>& get) {
   if (const char* const text = get(secret_variable); text != nullptr) {
     if (std::string_view(text).size() < min_secret_characters) {
       throw InvalidArgument(
@@ -107,7 +125,8 @@ Secret user_secret(const std::string& folder, const std::function<const char*(co
         "torch.distributed first, {}",
         ::geteuid(), secret_remedy));
   }
-  return read_secret(fmt::format("{}/levada-{}", folder, ::geteuid()));
+  const auto path = fmt::format("{}/levada-{}", folder, ::geteuid());
+  return read_secret(is_of_another_user(path) && !home.empty() ? home + "/.cache/levada/secret" : path);
 }
 
 }  // namespace levada::launch

@@ -34,7 +34,7 @@ class UserSecret : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
-  Secret read() const { return user_secret(root_, unset); }
+  Secret read(const std::string& home = {}) const { return user_secret(root_, home, unset); }
   std::string refusal() const {
     try {
       static_cast<void>(read());
@@ -91,6 +91,18 @@ TEST_F(UserSecret, IsRefusedInAFolderOfAnotherUser) {
   EXPECT_NE(refusal().find("belongs to another user (uid 4242)"), std::string::npos) << refusal();
 }
 
+TEST_F(UserSecret, IsInTheHomeFolderIfAnotherUserHasTakenItsPlace) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";  // skipped without: root
+  for (const bool is_link : {false, true}) {
+    std::filesystem::remove_all(folder_);
+    if (is_link) ASSERT_EQ(::symlink("elsewhere", folder_.c_str()), 0);
+    else ASSERT_EQ(::mkdir(folder_.c_str(), 0700), 0);
+    ASSERT_EQ(::lchown(folder_.c_str(), 4242, 4242), 0);
+    EXPECT_EQ(read(root_ + "/home"), read(root_ + "/home"));
+  }
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/home/.cache/levada/secret/secret"));
+}
+
 TEST_F(UserSecret, IsRefusedIfItIsCutShort) {
   static_cast<void>(read());
   std::filesystem::resize_file(file_, 31);
@@ -98,7 +110,7 @@ TEST_F(UserSecret, IsRefusedIfItIsCutShort) {
 }
 
 TEST_F(UserSecret, IsMadeOfTheVariableIfThatIsLongEnough) {
-  const auto from = [](const char* text) { return user_secret("/nowhere", [text](const char*) { return text; }); };
+  const auto from = [](const char* text) { return user_secret("/nowhere", "", [text](const char*) { return text; }); };
   EXPECT_EQ(from("0123456789abcdef"), from("0123456789abcdef"));
   EXPECT_NE(from("0123456789abcdef"), from("0123456789abcdeg"));
   EXPECT_THROW(from("0123456789abcde"), InvalidArgument);

@@ -42,6 +42,7 @@ FileIdentity identity_of(const struct stat& status) {
           .device = status.st_dev,
           .inode = status.st_ino,
           .linked = status.st_nlink > 0,
+          .group = status.st_gid,
           .permissions = status.st_mode & 0777U};
 }
 

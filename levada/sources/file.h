@@ -21,7 +21,8 @@ struct FileIdentity {
   std::int64_t changed_ns = 0;
   std::uint64_t device = 0, inode = 0;
   bool linked = true;                ///< whether it still has a name: not removed, nothing renamed over it
-  std::uint32_t permissions = 0666;  ///< the mode's lowest nine bits; the default for remote files
+  std::uint32_t group = 0;           ///< the group's id
+  std::uint32_t permissions = 0600;  ///< the mode's lowest nine bits; the default for remote files
   std::string tag;  ///< remote storage's identifier of this content (ETag, generation, checksum); empty if none
 };
 

@@ -1,10 +1,13 @@
 #include "levada/tokens/convert.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "levada/base/error.h"
+#include "levada/base/private_files.h"
 #include "levada/base/text.h"
 #include "levada/tokens/tokenize.h"
 
@@ -37,6 +40,7 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   std::vector<Opened> files;
   std::uint64_t total = 0;
   mode_t mode = readable_mode;
+  const auto own = owner_of_new_files((std::filesystem::absolute(to).parent_path()).string());
   for (const auto& path : from) {
     if (!is_text(path, options.formats)) {
       throw InvalidArgument(
@@ -46,6 +50,7 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
     const auto identity = file->identity();
     total += identity.size;
     mode &= identity.permissions;
+    if (!own || own->group != identity.group) mode &= ~static_cast<mode_t>(S_IRWXG);
     files.push_back({std::move(file), identity});
   }
   MegatronWriter writer(to, {.dtype = dtype, .overwrite = options.overwrite, .mode = mode, .write = options.write});

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <tuple>
@@ -65,6 +66,22 @@ TEST(Conversion, WritesWithThePermissionsThatAllFilesHave) {
     }
   }
   ::umask(before);
+}
+
+TEST(Conversion, GivesNothingToAGroupThatIsNotTheTexts) {
+  const ScratchDir dir;
+  const auto a = dir.write("a.txt", "a");
+  if (::chown(a.c_str(), ::geteuid(), 5000) != 0) GTEST_SKIP() << "only root has every group";  // skipped without: root
+  ASSERT_EQ(::chmod(a.c_str(), 0640), 0);
+  const auto mode_of_new = [&] {
+    struct stat status {};
+    const auto made = convert_to_megatron({a}, dir.file("out"), {.overwrite = true});
+    EXPECT_EQ(::stat(made.paths.bin.c_str(), &status), 0);
+    return status.st_mode & 07777U;
+  };
+  EXPECT_EQ(mode_of_new(), 0600U);
+  ASSERT_EQ(::chown(dir.path().c_str(), ::geteuid(), 5000) + ::chmod(dir.path().c_str(), 02755), 0);
+  EXPECT_EQ(mode_of_new(), 0640U);
 }
 
 TEST(Conversion, EncodesWithTheTokenizerThatItIsGiven) {

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
+
 #include "levada/base/fault_testing.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -98,17 +100,13 @@ TEST_F(TokenCacheTrust, SharesTheFolderOfAGroupAmongItsUsers) {
     GTEST_SKIP() << "only root can be several users";  // skipped without: root
   ASSERT_EQ(::chmod(folder.c_str(), 02770), 0);
   ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
-  /// Returns the bytes that were read of the text.
-  const auto tokenize_as = [&](uid_t user) {
+  const auto run_as = [&](uid_t user, const std::function<int()>& act) {
     const pid_t child = ::fork();
     if (child == 0) {
       try {
         const bool is_user = ::setgroups(0, nullptr) == 0 && ::setgid(5000) == 0 && ::setuid(user) == 0;
         ::umask(022);
-        TokenCache cache({.dir = folder});
-        const auto made = tokenize(cache, b_);
-        static_cast<void>(TokenFile(made.prefix, {.open = [&](const std::string& path) { return cache.open(path); }}));
-        ::_exit(is_user ? static_cast<int>(made.bytes_read) : 254);
+        ::_exit(is_user ? act() : 254);
       } catch (const SourceError& error) {
         ::_exit(255);
       }
@@ -117,11 +115,22 @@ TEST_F(TokenCacheTrust, SharesTheFolderOfAGroupAmongItsUsers) {
     ::waitpid(child, &status, 0);
     return WEXITSTATUS(status);
   };
+  /// Returns the bytes that were read of the text.
+  const auto tokenize_as = [&](uid_t user) {
+    return run_as(user, [&] {
+      TokenCache cache({.dir = folder});
+      const auto made = tokenize(cache, b_);
+      static_cast<void>(TokenFile(made.prefix, {.open = [&](const std::string& path) { return cache.open(path); }}));
+      return static_cast<int>(made.bytes_read);
+    });
+  };
   EXPECT_EQ(tokenize_as(4001), 9);
   EXPECT_EQ(tokenize_as(4002), 0);
-  CacheFolder(folder + "/tokens").prune(0);
+  EXPECT_EQ(run_as(4001, [&] { return CacheFolder(folder + "/tokens").prune(0), 0; }), 0);
   EXPECT_EQ(tokenize_as(4002), 9);
   EXPECT_EQ(tokenize_as(4001), 0);
+  // Root is not in the group, whose users could replace what it reads.
+  EXPECT_THROW(CacheFolder(folder + "/tokens").prune(0), SourceError);
 }
 
 }  // namespace

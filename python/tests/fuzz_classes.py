@@ -4,7 +4,8 @@ keys, attributes, plain values, and bytes that are changed afterwards.
     python python/tests/fuzz_classes.py [SECONDS] [SEED]
 
 It fails if decoding runs a program or code, opens a file or a socket, unpickles or imports, returns an object of a
-class that messages may not name, raises anything but Levada's errors, or takes longer than 10 s for a message."""
+class that messages may not name or one whose attribute replaces a method, raises anything but Levada's errors, or takes
+longer than 10 s for a message."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import contextlib
 import dataclasses
 import gc
 import importlib
+import inspect
 import itertools
 import os
 import pathlib
@@ -168,6 +170,11 @@ def parts_of(value: Any) -> Iterator[Any]:
             waiting += each.__dict__.values()
 
 
+def replaced_methods(value: Any) -> list[str]:
+    attributes = getattr(value, "__dict__", {}) if not isinstance(value, type) else {}
+    return [name for name in attributes if isinstance(name, str) and callable(inspect.getattr_static(type(value), name, None))]
+
+
 class Failed(AssertionError):
     pass
 
@@ -184,12 +191,16 @@ def check(decode: Callable[[bytes], Any], message: bytes, allowed: set[type]) ->
             accepted = False
         except MemoryError:
             accepted = False
-        kinds = {type(part) for part in parts_of(result)}
+        parts = list(parts_of(result))
+        kinds, replaced = {type(part) for part in parts}, [name for part in parts for name in replaced_methods(part)]
+        parts.clear()
         result = None
     if seen:
         raise Failed(f"decoding did {seen[:3]}")
     if kinds - allowed:
         raise Failed(f"decoding made objects of {kinds - allowed}")
+    if replaced:
+        raise Failed(f"decoding replaced the methods {replaced}")
     if time.monotonic() - began > SLOWEST:
         raise Failed(f"decoding took {time.monotonic() - began:.1f} s")
     return accepted

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import gc
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -65,6 +66,7 @@ class Noisy(dict):  # type: ignore[type-arg]
 
     __setitem__ = __init__
     __setattr__ = __init__
+    shown = functools.partial(print)
 
 
 class NoisyTuple(NamedTuple("NoisyTuple", [("x", Any)])):
@@ -149,6 +151,11 @@ FORGERIES: list[Any] = [
     Forged("collections:defaultdict", ["x"], [1], [3, {}, []], "dict"),
     Forged("collections:UserDict", ["x"], [1], {"data": 1}, "dict"),
     Forged("collections:OrderedDict", ["x"], [1], [None, {1: 2}, []], "dict"),
+    Forged("collections:OrderedDict", ["x"], [1], [None, {"items": [1]}, []], "dict"),
+    Forged("collections:UserDict", ["x"], [1], [None, {"get": 1}, []], "dict"),
+    Forged("types:SimpleNamespace", ["__reduce_ex__"], [1]),
+    Forged(f"{HERE}:Noisy", ["x"], [1], [None, {"__setitem__": 1}, []], "dict"),
+    Forged(f"{HERE}:Noisy", ["x"], [1], [None, {"shown": 1}, []], "dict"),
     *(leaf("torch:dtype", name) for name in ("os.system", "float33", "load", "nn", 3, None)),
     *(leaf("torch:device", name) for name in ("os.system", "cpu:", "cpu\n", "x" * 99, 3)),
     *(leaf("torch:Size", sizes) for sizes in ("ab", [1.5], [2**70], None)),
@@ -293,6 +300,11 @@ def test_a_hostile_rank_runs_no_code(tmp_path: pathlib.Path) -> None:
     assert not [each for each in told[1] if each.get("taken") or each.get("seen")], told[1]
 
 
+def with_attribute(value: Any, name: str) -> Any:
+    vars(value)[name] = 1
+    return value
+
+
 def again(value: Any) -> Any:
     return levada.unpack(levada.pack([value]))[0]
 
@@ -322,6 +334,8 @@ def test_the_classes_of_the_program_cross_and_none_of_their_code_runs() -> None:
         ({Key(1): 2}, "whose own code computes its hash"),
         ({Key(1)}, "whose own code computes its hash"),
         (collections.defaultdict(Noisy), "is not one of list, dict"),
+        (with_attribute(collections.OrderedDict(), "items"), "attribute items hides a method of collections:OrderedDict"),
+        (types.SimpleNamespace(__init__=1), "attribute __init__ hides a method of types:SimpleNamespace"),
     ],
 )
 def test_the_sender_refuses_the_classes_that_receivers_would_refuse(value: Any, why: str) -> None:
@@ -391,6 +405,39 @@ def test_an_exception_of_another_process_is_found_by_its_own_name_only() -> None
         assert type(failures.unpack("text", "s", "p", 1, "t", packed)) is levada.StageFailed
     packed = _levada.pack_state(["1 x", 0, "builtins:KeyError", ["x"], {"note": 1}, []])
     assert repr(failures.unpack("text", "s", "p", 1, "t", packed)) == "KeyError('x')"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "is_made"),
+    [
+        ("UnicodeDecodeError", ["utf-8", b"text", 1, 2, "why"], True),
+        ("UnicodeDecodeError", ["utf-8", b"text", -(2**40), 1 - 2**40, "why"], False),
+        ("UnicodeDecodeError", ["utf-8", b"text", 3, 2, "why"], False),
+        ("UnicodeEncodeError", ["utf-8", "text", 1, 5, "why"], False),
+        ("UnicodeTranslateError", ["text", 0, 4, "why"], True),
+        ("UnicodeTranslateError", ["text", 2**40, 2**40, "why"], False),
+        ("UnicodeError", ["why"], True),
+        ("SyntaxError", ["why"], True),
+        ("SyntaxError", ["why", ("/dev/zero", 1, 1, None, 1, 2**40)], False),
+    ],
+)
+def test_an_exception_with_positions_outside_of_its_text_is_not_made(name: str, arguments: list[Any], is_made: bool) -> None:
+    packed = _levada.pack_state(["1 x", 0, f"builtins:{name}", arguments, {}, []])
+    made = failures.unpack("text", "s", "p", 1, "t", packed)
+    assert type(made).__name__ == (name if is_made else "StageFailed")
+
+
+def test_the_name_of_a_class_imports_no_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "waiting.py").write_text("class Row(dict): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.find_spec("waiting")
+    assert spec is not None and spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "waiting", module)
+    spec.loader.exec_module(module)
+    assert classes.find("waiting:Row") is None
+    assert type(module) is not types.ModuleType, "the module was imported"
 
 
 @pytest.mark.long

@@ -227,6 +227,17 @@ def test_a_state_goes_on_with_the_next_item(make: Callable[[], Any], reading: Ca
         assert list(loader) == rest
 
 
+@pytest.mark.parametrize(
+    "reading", [InProcessReadingService, functools.partial(service, 0), service, lambda: SequentialReadingService(InProcessReadingService())]
+)
+def test_a_reading_service_unpickles_nothing(reading: Callable[[], Any]) -> None:
+    made = reading()
+    for forged in (pickle.dumps([3]), b"cos\nsystem\n(S'exit 1'\ntR."):
+        with pytest.raises(levada.CorruptMessage):
+            made.restore(sharded(4), forged)
+    made.finalize()
+
+
 def test_a_state_of_any_epoch_goes_on() -> None:
     with DataLoader2(sharded(8), reading_service=service(1)) as loader:
         loader.seed(3)

@@ -30,6 +30,7 @@ from levada.base.errors import CorruptMessage, InvalidArgument, InvalidType, Uns
 from levada.batch.instances import (
     Key,
     field_names,
+    hides_code,
     is_dataclass,
     key_names,
     make_mapping,
@@ -159,11 +160,13 @@ def find(name: str, may_import: bool = False) -> type | None:
         raise Unsupported(f"a batch holds a {name}; import {module_name} on every rank, or give allow_pickle=True")
     if not isinstance(module, types.ModuleType):
         return None
-    found: Any = module
+    # An attribute of a module that is imported lazily would import it.
+    namespace = object.__getattribute__(module, "__dict__")
     for step in path.split("."):
-        found = vars(found).get(step)
+        found: Any = namespace.get(step)
         if type(found) is not type and not issubclass(type(found), type):  # isinstance() would query the object
             return None
+        namespace = vars(found)
     return found if found.__qualname__ == path and found.__module__ in (module_name, "__mp_main__") else None
 
 
@@ -314,11 +317,24 @@ def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
         names = field_names(cls)
         return "record", name, names, [getattr(value, name) for name in names], notes_of(value, names)
     if form is types.SimpleNamespace:
-        return "record", name, list(vars(value)), list(vars(value).values()), None
+        attributes = vars(value)
+        return None if _needs_pickle(cls, attributes, path, allowed) else ("record", name, list(attributes), list(attributes.values()), None)
     keys, others = key_names(value.keys())
     if others:
         _refuse_own_hashes((key for _, key in others), path)
-    return "dict", name, keys, list(value.values()), _state_of(value, others, path, allowed)
+    state = _state_of(value, others, path, allowed)
+    if state is not None and _needs_pickle(cls, state[1], path, allowed):
+        return None
+    return "dict", name, keys, list(value.values()), state
+
+
+def _needs_pickle(cls: Any, attributes: Iterable[str], path: str, allowed: int) -> bool:
+    """Returns whether an attribute hides a method of the class, which only a pickle may make. Raises TypeError if pickles
+    are not allowed."""
+    hiding = next((each for each in attributes if hides_code(cls, each)), None)
+    if hiding is None or allowed == ANY:
+        return hiding is not None
+    raise TypeError(f"{path} cannot cross between ranks: its attribute {hiding} hides a method of {name_of(cls)}; {_remedy(cls)}")
 
 
 def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
@@ -403,17 +419,18 @@ def _instance(cls: Any, name: str, keys: list[Key], children: list[Any], state: 
     if form is dataclasses.dataclass:
         return make_record(cls, name, keys, children, state)
     if form is types.SimpleNamespace:
+        expect(not any(hides_code(cls, str(key)) for key in keys), name)
         return cls(**{str(key): child for key, child in zip(keys, children, strict=True)})
     named = dict(zip(keys, children, strict=True))
-    factory, attributes, items = (None, {}, named) if state is None else _items_of(name, named, state)
+    factory, attributes, items = (None, {}, named) if state is None else _items_of(cls, name, named, state)
     return make_mapping(cls, form, name, factory, attributes, items)
 
 
-def _items_of(name: str, named: dict[Key, Any], state: Any) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+def _items_of(cls: Any, name: str, named: dict[Key, Any], state: Any) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     """Returns the name of the factory, the attributes, and the items by their original keys."""
     expect(type(state) is list and list(map(type, state))[1:] == [dict, list], name)
     factory, attributes, others = state
-    expect(all(type(each) is str for each in attributes), name)
+    expect(all(type(each) is str and not hides_code(cls, each) for each in attributes), name)
     expect(all(type(each) is tuple and len(each) == 2 and type(each[0]) is str for each in others), name)
     _expect_plain_hashes([key for _, key in others])
     own = dict(others)

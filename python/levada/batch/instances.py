@@ -64,7 +64,14 @@ def notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
 def _is_note(cls: type, name: Any, value: Any, names: list[str]) -> bool:
     """Returns whether an attribute is a plain value that is not a field and shadows no method or property."""
     is_plain = type(name) is str and type(value) in PLAIN and name not in names
-    return is_plain and not hasattr(type(inspect.getattr_static(cls, name, None)), "__get__")
+    return is_plain and not hides_code(cls, name)
+
+
+def hides_code(cls: Any, name: str) -> bool:
+    """Returns whether an object's attribute of this name would stand before a method, a property or another callable of
+    the class, so that a program that calls it would run something else."""
+    found = inspect.getattr_static(cls, name, None)
+    return hasattr(type(found), "__get__") or callable(found)
 
 
 def name_of_factory(factory: Any, path: str) -> str:

@@ -155,6 +155,17 @@ def _original(packed: bytes) -> BaseException | None:
         return None
 
 
+def _can_be_shown(builtin: Any, arguments: list[Any]) -> bool:
+    """Returns whether Python can show this exception of a text safely. It trusts the positions: those outside of the text
+    read other memory. For a SyntaxError, it reads the file that the exception names."""
+    if issubclass(builtin, SyntaxError):
+        return len(arguments) < 2
+    if builtin is UnicodeError:
+        return True
+    *_, text, start, end, _ = arguments
+    return bool(0 <= start <= end <= len(text))
+
+
 def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException | None:
     """Recreates an exception. Returns None unless it is an Exception whose class is imported here, because another
     process's SystemExit must not end this one."""
@@ -162,6 +173,8 @@ def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> 
     if found is None or not issubclass(found, Exception) or hasattr(found, "__del__"):
         return None
     builtin = _builtin_of(found)
+    if issubclass(builtin, (SyntaxError, UnicodeError)) and not _can_be_shown(builtin, arguments):
+        return None
     made: Exception = builtin.__new__(found, *arguments)
     builtin.__init__(made, *arguments)
     vars(made).update(attributes)

@@ -394,7 +394,7 @@ class Run(Generic[T]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_owner"):
+        if hasattr(self, "_owner") and os is not None:  # unless the interpreter ends and has taken the modules away
             self.close()
 
     def _job(self) -> Membership | None:

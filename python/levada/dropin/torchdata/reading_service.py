@@ -128,12 +128,12 @@ class InProcessReadingService(CheckpointableReadingServiceInterface):
         return None
 
     def checkpoint(self) -> bytes:
-        return pickle.dumps(self._end_datapipe.returned)
+        return _levada.pack_state(self._end_datapipe.returned)
 
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
         restored = self.initialize(datapipe)
         if serialized_state:
-            self._end_datapipe.skip = pickle.loads(serialized_state)
+            self._end_datapipe.skip = _levada.unpack_state(serialized_state)
         return restored
 
     def _pause(self, pause_fn: ResetFn | None = None) -> ResetFn | None:
@@ -325,7 +325,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
     def checkpoint(self) -> bytes:
         if self._in_process is not None:
             return self._in_process.checkpoint()
-        return pickle.dumps(None if self._run is None else self._run.state_dict())
+        return _levada.pack_state(None if self._run is None else self._run.state_dict())
 
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
         if self.num_workers == 0:
@@ -333,7 +333,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             assert self._in_process is not None
             return self._in_process.restore(datapipe, serialized_state)
         restored = self.initialize(datapipe)
-        state = pickle.loads(serialized_state) if serialized_state else None
+        state = _levada.unpack_state(serialized_state) if serialized_state else None
         if self._run is not None and state is not None:
             self._run.load_state_dict(state)
         return restored
@@ -444,10 +444,10 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
 
     def checkpoint(self) -> bytes:
         states = [getattr(service, "checkpoint", bytes)() for service in self.reading_services]
-        return pickle.dumps(states)
+        return _levada.pack_state(states)
 
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
-        for service, state in zip(self.reading_services, pickle.loads(serialized_state), strict=True):
+        for service, state in zip(self.reading_services, _levada.unpack_state(serialized_state), strict=True):
             if isinstance(service, CheckpointableReadingServiceInterface):
                 datapipe = service.restore(datapipe, state)
             else:
