@@ -171,6 +171,17 @@ class Host:
         finally:
             self.mend()
 
+    @contextlib.contextmanager
+    def is_not_heard_by(self, other: Host) -> Iterator[None]:
+        """Makes all packets that this host sends to another one get lost until the `with` statement ends. Those in the
+        other direction arrive."""
+        neighbour = [other.address, "dev", "eth0"]
+        self._in_host("ip", "neighbour", "replace", *neighbour, "lladdr", "02:00:00:00:00:99", "nud", "permanent")
+        try:
+            yield
+        finally:
+            self._in_host("ip", "neighbour", "delete", *neighbour)
+
     def lose_large_packets(self) -> None:
         """Silently drops packets of more than 600 bytes to this host, as a network with a smaller MTU than both ends
         assume does. Senders must pass packets to their interfaces one by one."""

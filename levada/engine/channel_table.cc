@@ -6,6 +6,7 @@
 
 #include "levada/base/assert.h"
 #include "levada/base/error.h"
+#include "levada/engine/process_failure.h"
 #include "levada/engine/ranks.h"
 
 namespace levada {
@@ -36,7 +37,7 @@ void ChannelTable::notify(int to, Notice notice) {
 // ---- groups
 
 void ChannelTable::enter(Group& group) {
-  num_endings_before_ = endings_.size();
+  ProcessFailure::forget();
   groups_[group.key()] = &group;
   membership_.enter_oneself(group.keys);
 }
@@ -82,12 +83,13 @@ void ChannelTable::end(Ending ending) {
     if (is_gone(ending.rank)) return;
     peers_[static_cast<std::size_t>(ending.rank)].lost = true;
   }
+  ProcessFailure::note();
   endings_.push_back(std::move(ending));
   forget_over();
 }
 
-bool ChannelTable::has_failed() const {
-  return endings_.size() > num_endings_before_ || std::ranges::any_of(peers_, &Peer::lost);
+bool ChannelTable::has_lost_peer() const {
+  return std::ranges::any_of(peers_, &Peer::lost);
 }
 
 bool ChannelTable::is_aborted(std::uint64_t group) const {

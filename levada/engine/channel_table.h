@@ -176,8 +176,7 @@ class ChannelTable {
   bool is_lost(int rank) const { return peer(rank).lost; }
   /// Returns whether the group itself has been aborted, or all groups have.
   bool is_aborted(std::uint64_t group) const;
-  /// Returns whether a group has ended for a cause since this rank last entered one, or a rank is lost.
-  bool has_failed() const;
+  bool has_lost_peer() const;
   /// Returns whether the rank has departed or is lost: nothing more arrives from it.
   bool is_gone(int rank) const { return peer(rank).departed || peer(rank).lost; }
   std::size_t num_groups() const { return groups_.size(); }
@@ -219,7 +218,6 @@ class ChannelTable {
   Membership membership_;
   std::vector<Peer> peers_;
   std::vector<Ending> endings_;         ///< in the order in which this rank learned of them
-  std::size_t num_endings_before_ = 0;  ///< value of endings_.size() when this rank last entered a group
   std::vector<AddressedNotice> notices_;
   std::vector<Ending> found_;
   std::vector<std::pair<int, Arrival>> dropped_;

@@ -150,6 +150,16 @@ Woken Reminder::wait(Engine& engine, const WaitFor& conditions, Deadline deadlin
   }
 }
 
+std::function<void()> asking_statuses(Engine& engine, const std::function<void()>* poll) {
+  return [&engine, poll, ask_at = Clock::now() + WaitFor::poll_interval]() mutable {
+    if (const auto now = Clock::now(); now >= ask_at) {
+      engine.ask_statuses();
+      ask_at = now + std::chrono::seconds(1);
+    }
+    if (poll != nullptr && *poll) (*poll)();
+  };
+}
+
 Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
                std::span<Channel* const> sent, const std::function<void()>* poll) {
   const auto begin = Clock::now();

@@ -13,6 +13,10 @@ namespace levada {
 
 // Every `poll` below is a WaitFor::poll.
 
+/// Returns a poll that calls `poll`, if there is one, and in a long wait requests the statuses of all ranks of `engine`
+/// once a second, so that its Timeout can report them. Valid as long as both.
+std::function<void()> asking_statuses(Engine& engine, const std::function<void()>* poll);
+
 /// Reports a long wait for other ranks, which may span several calls. Writes a line once the wait has lasted for
 /// `first`, and again each time its duration has doubled since the previous line.
 class Reminder {

@@ -214,7 +214,8 @@ void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline
     const auto waited = options_.timeout - std::min(options_.timeout, deadline.remaining());
     return explain_wait(*job_, options_.stage, missing, waited);
   };
-  const WaitFor conditions{.receive = receive, .publish = room, .poll = &options_.poll};
+  const auto poll = asking_statuses(*job_, &options_.poll);
+  const WaitFor conditions{.receive = receive, .publish = room, .poll = &poll};
   if (reminder.wait(*engine_, conditions, deadline, explain) != Woken::timeout) return;
   const auto why = explain();
   engine_->abort(fmt::format("{} with Timeout: {}", options_.stage, why), ErrorKind::timeout);

@@ -250,7 +250,7 @@ std::vector<Reducer::Incoming> Reducer::missing_from(const std::vector<int>& fro
 void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> missing, bool until_sent) {
   auto deadline = Deadline::after(options_.timeout);
   auto begin = Clock::now();
-  auto look = Deadline::after(options_.timeout / 4);  // when to check the other ranks' statuses, for the Timeout
+  const auto poll = asking_statuses(*parent_, poll_now_);  // `parent_`'s statuses explain waits on `group_`
   Reminder reminder;
   while (true) {
     bool moved = false;
@@ -264,7 +264,6 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> miss
     if (moved) {
       deadline = Deadline::after(options_.timeout);
       begin = Clock::now();
-      look = Deadline::after(options_.timeout / 4);
       reminder = Reminder();
       continue;
     }
@@ -276,14 +275,10 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> miss
     const auto explain_slow = [&] {
       return explain_wait(*parent_, to_string(collective_), slow < 0 ? rank() : slow, Clock::now() - begin);
     };
-    const WaitFor conditions{.receive = receive, .publish = publish, .stop = &stop_, .poll = poll_now_};
-    const bool is_before_look = look.at() < deadline.at();
-    const Woken woken = reminder.wait(*group_, conditions, is_before_look ? look : deadline, explain_slow);
+    const WaitFor conditions{.receive = receive, .publish = publish, .stop = &stop_, .poll = &poll};
+    const Woken woken = reminder.wait(*group_, conditions, deadline, explain_slow);
     if (woken == Woken::stopped) throw Stopped{};
-    if (woken != Woken::timeout) continue;
-    if (!is_before_look) throw Timeout(explain_slow());
-    parent_->ask_statuses();
-    look = Deadline::never();
+    if (woken == Woken::timeout) throw Timeout(explain_slow());
   }
 }
 

@@ -193,6 +193,23 @@ def test_hosts_whose_interfaces_take_no_packets_lose_each_other(hosts: several.H
     expect_cut(hosts, launcher, "feed", 0.1, {"LEVADA_SILENCE": "3"}, 3, stuck)
 
 
+@pytest.mark.parametrize("deaf", [0, 1])
+def test_a_host_that_no_longer_hears_the_other_is_named_on_both_sides(
+    hosts: several.Hosts, launcher: Launcher, deaf: int
+) -> None:
+    job = launcher.start([2, 2], JOIN + WORK["feed"] + UNTIL_LOST, environment={"LEVADA_SILENCE": "3"})
+    job.wait_for("works", range(4))
+    with hosts[1 - deaf].is_not_heard_by(hosts[deaf]):
+        ended = job.finish(60.0)
+    for rank, each in enumerate(ended):
+        last = each.told[-1]
+        far, ranks = (hosts[1], "2, 3") if rank < 2 else (hosts[0], "0, 1")
+        assert each.status == 0 and last.get("kind") == "PeerLost" and str(last["rank"]) in ranks, (rank, each)
+        how = "has not answered host|no longer receives what host|answers the probes of host"
+        assert re.search(rf"is lost.*: its host {far.address} \(ranks {ranks}\) ({how})", str(last["text"])), last
+    assert hosts.left(launcher.pids, within=60.0) == []
+
+
 UNTIL_STOPPED = """
 import itertools
 batches = ({"x": np.full(100_000, i)} for i in itertools.count())

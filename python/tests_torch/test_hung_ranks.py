@@ -80,6 +80,17 @@ def work():
     for item in ended.run(0, seed=7, group=job, timeout={TIMEOUT}):
         count()
 """,
+    "feed beside other groups": f"""
+def work():
+    others = [levada.join(dist.new_group()) for _ in range(3)]
+    for other in others:
+        with levada.ReduceScatter(group=other, timeout={TIMEOUT}) as reduce:
+            reduce(np.full(size * 100, 1.0)).wait()
+    batches = ({{"x": np.full(2000, i)}} for i in itertools.count())
+    for batch in levada.Feed(batches, levada.Mesh(tp=size), group=job, timeout={TIMEOUT}):
+        count()
+        time.sleep(0.005)
+""",
 }
 
 
@@ -146,6 +157,7 @@ def test_the_others_leave_a_rank_that_hangs_in_an_operation(launcher: Launcher, 
     for rank, each in errors_without(job, hung).items():
         assert each["kind"] in ("Timeout", "PeerLost", "EngineError"), (rank, each)
         assert "Timeout" in f"{each['kind']}: {each['text']}" or "waited" in each["text"], (rank, each)
+        assert f"; rank {hung}: " in each["text"] and "has posted nothing" not in each["text"], (rank, each)
 
 
 @pytest.mark.timeout(180)

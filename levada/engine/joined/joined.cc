@@ -126,6 +126,7 @@ class JoinedEngine final : public Engine {
       return place >= 0 ? near_->status(place) : far_->status(rank);
     });
   }
+  void ask_statuses() override { far_->ask_statuses(); }
   std::vector<Holder> holders(Channel& channel) override;
   std::uint64_t memory_in_use() override { return near_->memory_in_use() + far_->memory_in_use(); }
   std::uint64_t trim() override { return near_->trim() + far_->trim(); }
@@ -226,7 +227,6 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
     // Groups with different members may have the same ranks on this host and be made in any order.
     auto near = near_->subgroup(members, fmt::format("{:016x} {}", hash64(std::as_bytes(ranks)), name));
     auto far = far_->subgroup(ranks, name);
-    shared_->relay->set_failed(false);
     return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),
                                           key, shared_);
   });
@@ -303,7 +303,6 @@ std::optional<Cause> JoinedEngine::cause() {
     seen_at_ = shared_->first_seen(job_ranks_[static_cast<std::size_t>(cause_->rank)]);
   }
   *has_ended_ = cause_.has_value();
-  if (cause_) shared_->relay->set_failed(true);
   return cause_;
 }
 
@@ -413,11 +412,8 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
                                     [&](Channel* each) { return received_here(*each).receives_near(); }) &&
                         std::all_of(conditions.publish.begin(), conditions.publish.end(),
                                     [&](Channel* each) { return is_near(sent_here(*each)); });
-  const std::function<void()> poll = [&, ask_at = Clock::now() + WaitFor::poll_interval]() mutable {
-    const bool is_long = Clock::now() >= ask_at;
-    if (is_long) far_->ask_statuses();
-    if (is_long) ask_at = Clock::now() + std::chrono::seconds(1);
-    if (conditions.poll != nullptr && *conditions.poll) (*conditions.poll)();
+  const std::function<void()> poll = [&, also = asking_statuses(*far_, conditions.poll)] {
+    also();
     check();
     expect_forwarders(conditions.receive);
   };

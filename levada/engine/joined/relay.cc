@@ -11,6 +11,7 @@
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/process_failure.h"
 
 namespace levada::joined {
 namespace {
@@ -239,15 +240,18 @@ Relay::~Relay() {
 
 std::string Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   const auto begin = Clock::now();
-  const bool has_failed = has_failed_ && options_.failed_leave_timeout < options_.leave_timeout;
-  const Duration timeout = has_failed ? options_.failed_leave_timeout : options_.leave_timeout;
-  const Deadline deadline = Deadline::after(timeout);
+  const auto last = Deadline::after(options_.leave_timeout);
   Reminder reminder(options_.remind_after);
   bool has_asked = false;  // whether the sender has been asked for its status; the answer arrives later
   while (!forwards_.empty()) {
+    // A group may fail during this wait.
+    const bool has_failed = ProcessFailure::exists();
+    const auto failed = has_failed ? ProcessFailure::leave_deadline(options_.failed_leave_timeout) : last;
+    const auto deadline = failed.at() < last.at() ? failed : last;
     if (deadline.expired()) {
-      return fmt::format("it has left{}, and after {} {} still forwards", has_failed ? " because of an error" : "",
-                         has_failed ? "another" : "its leave_timeout of", format_duration(timeout));
+      return has_failed ? "it has left because of an error, and still forwards"
+                        : fmt::format("it has left, and after its leave_timeout of {} still forwards",
+                                      format_duration(options_.leave_timeout));
     }
     if (reminder.next(deadline).expired()) {
       auto text = forwards_.front()->explain(Clock::now() - begin);

@@ -175,8 +175,6 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   FarChanges& changes() { return *changes_; }
-  /// Sets whether a group of this rank has ended for a cause and no group has been made since.
-  void set_failed(bool has_failed) { has_failed_ = has_failed; }
   /// Adds a channel to forward. Starts the thread if needed; throws EngineError if the system refuses it.
   void add(std::unique_ptr<Forward> forward);
 
@@ -197,7 +195,6 @@ class Relay {
   const std::shared_ptr<FarChanges> changes_;
   const Options options_;
   const ForkToken token_;
-  std::atomic<bool> has_failed_ = false;
   std::mutex mutex_;                              // guards what follows
   std::list<std::unique_ptr<Forward>> forwards_;  ///< removed only by the thread
   std::unique_ptr<std::thread> thread_;

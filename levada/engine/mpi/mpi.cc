@@ -28,6 +28,7 @@
 #include "levada/engine/mpi/host_watch.h"
 #include "levada/engine/mpi/transport.h"
 #include "levada/engine/p2p/p2p.h"
+#include "levada/engine/process_failure.h"
 #include "levada/engine/shm/shm.h"
 
 namespace levada::mpi {
@@ -267,7 +268,7 @@ Communicator::~Communicator() {
 /// hang. A failure is a cause, or an exception such as a Timeout that no engine has seen.
 bool Communicator::end(bool has_failed) {
   if (duplicate_.comm == MPI_COMM_NULL) return false;
-  has_failed |= std::uncaught_exceptions() > exceptions_before_;
+  has_failed |= ProcessFailure::exists() || std::uncaught_exceptions() > exceptions_before_;
   bool have_left = true;
   for (const auto& transport : transports_) {
     if (!transport->has_left()) {

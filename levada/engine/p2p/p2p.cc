@@ -18,6 +18,7 @@
 #include "levada/engine/group_engine.h"
 #include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/outbox.h"
+#include "levada/engine/process_failure.h"
 
 namespace levada::p2p {
 namespace {
@@ -141,7 +142,12 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void lose(std::span<const int> peers, std::string_view why);
   void given_up_by(int peer, std::string_view why);
   void end_aborted(Ending ending);
-  StatusSlot& slot(const Group& group, int rank);
+  struct Board {
+    std::vector<StatusSlot> slots;  ///< by rank
+    Clock::time_point asked{};      ///< when all ranks were asked
+  };
+  Board& board(const Group& group);
+  StatusSlot& slot(const Group& group, int rank) { return board(group).slots[static_cast<std::size_t>(rank)]; }
   void ask_status(Group& group, int rank);
   bool is_closed_locked(int peer) const {
     return peer == rank() || table_.is_gone(peer) || is_ignored_[static_cast<std::size_t>(peer)];
@@ -162,8 +168,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   const std::size_t max_inline_bytes_;
   const Outbox::Failed failed_ = [this](int peer, std::string_view why) { lost(peer, why); };
   std::vector<bool> is_ignored_;  ///< peers from which a body was not received; guarded by mutex_
-  std::unordered_map<std::uint64_t, std::vector<StatusSlot>> boards_;  ///< by group and rank; guarded by mutex_
-  Clock::time_point board_asked_{};                                    ///< guarded by mutex_
+  std::unordered_map<std::uint64_t, Board> boards_;  ///< by group; guarded by mutex_
   const Duration board_age_;
 };
 
@@ -420,7 +425,7 @@ bool P2pEndpoint::is_closed(int peer) {
 
 bool P2pEndpoint::has_failed() {
   const std::lock_guard lock(mutex_);
-  return table_.has_failed();
+  return ProcessFailure::exists() || table_.has_lost_peer();
 }
 
 bool P2pEndpoint::all_closed() {
@@ -433,10 +438,10 @@ bool P2pEndpoint::all_closed() {
 
 // ---- statuses
 
-P2pEndpoint::StatusSlot& P2pEndpoint::slot(const Group& group, int rank) {
+P2pEndpoint::Board& P2pEndpoint::board(const Group& group) {
   auto& board = boards_[group.key()];
-  board.resize(group.ranks.size());
-  return board[static_cast<std::size_t>(rank)];
+  board.slots.resize(group.ranks.size());
+  return board;
 }
 
 void P2pEndpoint::ask_status(Group& group, int rank) {
@@ -449,8 +454,8 @@ void P2pEndpoint::ask_status(Group& group, int rank) {
 void P2pEndpoint::after_quiet(Group& group) {
   const Lock lock(*this);
   const auto now = Clock::now();
-  if (now - board_asked_ < board_age_) return;
-  board_asked_ = now;
+  if (now - board(group).asked < board_age_) return;
+  board(group).asked = now;
   for (int rank = 0; rank < static_cast<int>(group.ranks.size()); ++rank) ask_status(group, rank);
 }
 

@@ -136,19 +136,20 @@ class ProcessGroupTransport:
         """Returns whether any of the threads is running."""
         return any(thread.is_alive() for thread in self._threads)
 
-    def finish(self, timeout: float) -> None:
+    def finish(self, failed_until: float) -> None:
         """Waits until all peers have closed, each of which acknowledges this rank's last frame, and until the threads
-        have ended, which must not happen during interpreter exit. Waits at most `timeout` seconds after a loss and
-        after a group has ended with an error, because a peer may be gone or hang, and no rank needs the frames in
-        flight then."""
+        have ended, which must not happen during interpreter exit. Waits at most until `failed_until`, a time of
+        time.monotonic(), after a loss and after any group of this process has ended with an error, because a peer may be
+        gone or hang, and no rank needs the frames in flight then."""
         if self._process != os.getpid():
             return
         began, remind_after = time.monotonic(), REMIND_AFTER
         has_failed = self._link is not None and self._link.has_failed()
-        while not self._over.wait(min(timeout, 1.0)):
-            waited = time.monotonic() - began
+        while not self._over.wait(1.0):
+            now = time.monotonic()
+            waited = now - began
             has_failed = has_failed or self._link.has_failed()
-            if waited > (timeout if has_failed else _LAST_ANSWER):
+            if now > failed_until if has_failed else waited > _LAST_ANSWER:
                 return
             if waited > remind_after:
                 remind_after *= 2
@@ -238,11 +239,15 @@ class ProcessGroupTransport:
         while not link.is_closed(peer) and time.monotonic() < until:
             time.sleep(0.002)
         connection = self._watched[peer].connection
+        error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        here = connection.getsockname()[0]
         if link.is_closed(peer):
             self._lose(link, [], "")
-        elif connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _SILENCE or self._is_overdue(peer):
-            here, silence = connection.getsockname()[0], seconds_since_answer(connection)
+        elif error in _SILENCE or self._is_overdue(peer):
+            silence = seconds_since_answer(connection)
             self._lose_host(link, peer, f"has not answered host {here} for {silence:.1f} s")
+        elif error == errno.ECONNRESET:  # a process that ends closes its connection, on which nothing is unread
+            self._lose_host(link, peer, f"no longer receives what host {here} sends, or has been restarted")
         elif any(not link.is_closed(other) and not self._answers(other) for other in self._watched if other not in ended):
             return False
         else:

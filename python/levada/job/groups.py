@@ -119,8 +119,9 @@ def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
 
 def finish(timeout: float) -> None:
     """Waits until everything in flight to ranks of other groups, which must have been left, has been sent."""
+    until = time.monotonic() + timeout
     for transport in _transports:
-        transport.finish(timeout)
+        transport.finish(until)
 
 
 def size_of(group: Any) -> int:
