@@ -34,9 +34,14 @@ def blocks_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
+def is_program(block: str) -> bool:
+    """Returns whether a block is a whole program, which is run separately."""
+    return block.startswith("# train.py\n")
+
+
 def run(folder: pathlib.Path, page: str | None, size: int, body: str) -> list[list[dict[str, Any]]]:
-    """Returns each rank's reports. `body` must run all blocks of `page`, if one is given."""
-    blocks = [] if page is None else blocks_of(page)
+    """Returns each rank's reports. `body` must run all blocks of `page`, if one is given, except a program."""
+    blocks = [] if page is None else [block for block in blocks_of(page) if not is_program(block)]
     prepare = PREPARE.format(folder=folder, size=size) + ranks.BLOCKS.format(blocks=blocks)
     script = prepare + body + ranks.BLOCKS_END
     outcome = ranks.run(folder, size, script, within=240)

@@ -56,66 +56,6 @@ tell(same=taken + [batch["x"][:, 0].tolist() for batch in loader] == [batch["x"]
         assert mine[3]["same"]
 
 
-def test_torchtitan(tmp_path: pathlib.Path) -> None:
-    told = pages.run(
-        tmp_path,
-        "frameworks/torchtitan.md",
-        4,
-        """
-from dataclasses import dataclass
-import datasets
-import torch.distributed.checkpoint as dcp
-from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.hf_datasets import DatasetConfig
-from torchtitan.hf_datasets.text_datasets import DATASETS, HuggingFaceTextDataLoader
-class Tokenizer:
-    def encode(self, text, add_bos, add_eos):
-        return [1, *(3 + ord(letter) for letter in text), 2]
-def load(path):
-    return datasets.Dataset.from_dict({"text": [f"sample number {i} " * (i % 5 + 1) for i in range(60)]})
-DATASETS["mine"] = DatasetConfig(path="none", loader=load, sample_processor=lambda sample: sample["text"])
-tokenizer, dp_world_size, dp_rank = Tokenizer(), 2, rank // 2
-def train(inputs, labels):
-    seen.append([inputs["input"].tolist(), inputs["positions"].tolist(), labels.tolist()])
-before, after = blocks
-dp_world_size, dp_rank = 1, 0
-exec(before)
-everything = numbers()
-dp_world_size, dp_rank = 2, rank // 2
-exec(after)
-mine = numbers()
-tell(dealt=mine == everything[dp_rank : len(mine) * 2 : 2], steps=len(mine), batches=len(everything))
-dataloader = config.build(
-    dp_world_size=2, dp_rank=dp_rank, tokenizer=tokenizer, seq_len=32, local_batch_size=2, snapshot_every_n_steps=1
-)
-batches = iter(dataloader)
-for _ in range(5):
-    train(*next(batches))
-dcp.save({"dataloader": dataloader}, checkpoint_id=folder)
-dataloader = config.build(dp_world_size=2, dp_rank=dp_rank, tokenizer=tokenizer, seq_len=32, local_batch_size=2)
-dcp.load({"dataloader": dataloader}, checkpoint_id=folder)
-for inputs, labels in dataloader:
-    train(inputs, labels)
-tell(resumed=numbers() == mine)
-config = FeedDataLoader.Config(dataset="mine", infinite=False, tp=4)
-dataloader = config.build(dp_world_size=1, dp_rank=0, tokenizer=tokenizer, seq_len=32, local_batch_size=2)
-dcp.load({"dataloader": dataloader}, checkpoint_id=folder)
-for inputs, labels in dataloader:
-    train(inputs, labels)
-tell(resumed_on_one_data_rank=numbers() == everything[10:])
-try:
-    FeedDataLoader.Config(dataset="mine", tp=4).build(dp_world_size=2, dp_rank=dp_rank)
-except ValueError as error:
-    tell(refused=str(error))
-""",
-    )
-    for rank, mine in enumerate(told):
-        assert mine[0]["dealt"] and mine[0]["steps"] == mine[0]["batches"] // 2 > 10
-        assert mine[1] == {"resumed": True}
-        assert mine[2] == {"resumed_on_one_data_rank": True}
-        assert mine[3]["refused"] == f"dp rank {rank // 2} of 2 is 0 in pp=1,dp=1,cp=1,tp=4: check tp, cp and pp"
-
-
 def test_streaming_data_sets(tmp_path: pathlib.Path) -> None:
     told = pages.run(
         tmp_path,

@@ -34,7 +34,7 @@ TESTED_BY = {
     "docs/frameworks/datasets.md": "tests_frameworks/test_loops.py",
     "docs/frameworks/deepspeed.md": "tests_frameworks/test_loops.py",
     "docs/frameworks/fsdp.md": "tests_frameworks/test_loops.py",
-    "docs/frameworks/torchtitan.md": "tests_frameworks/test_loops.py",
+    "docs/frameworks/torchtitan.md": "tests_frameworks/test_torchtitan.py",
     "docs/frameworks/energon.md": "tests_frameworks/test_energon.py",
     "docs/frameworks/jax.md": "tests_frameworks/test_jax.py",
     "docs/frameworks/lightning.md": "tests_frameworks/test_trainers.py",
