@@ -27,8 +27,8 @@ bool is_in_group(gid_t group) {
   return group == ::getegid() || std::ranges::find(groups, group) != groups.end();
 }
 
-/// Returns whether the folder's group shares it. Any user can give a folder that mode, so it counts only if this process
-/// is in the group, or if this user or root has set it. Root, who may write everywhere, is not in every group.
+/// Returns whether the folder's group shares it. Any user can give a folder that mode, so it counts only if this
+/// process is in the group, or if this user or root has set it. Root, who may write everywhere, is not in every group.
 bool is_shared(const struct stat& folder) {
   const bool has_mode = (folder.st_mode & shared) == shared && (folder.st_mode & (S_IWOTH | S_ISVTX)) == 0;
   return has_mode && (folder.st_uid == ::geteuid() || folder.st_uid == 0 || is_in_group(folder.st_gid));

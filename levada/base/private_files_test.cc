@@ -137,7 +137,8 @@ TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
 TEST_F(PrivateFiles, AreNotSharedWithAGroupThatAnotherUserHasChosen) {
   if (::chown(folder_.c_str(), 4001, 5000) != 0)
     GTEST_SKIP() << "only root can be several users";  // skipped without: root
-  for (const mode_t mode : {02770U, 02775U}) EXPECT_THAT(refusal_of(mode), HasSubstr("belongs to another user")) << mode;
+  for (const mode_t mode : {02770U, 02775U})
+    EXPECT_THAT(refusal_of(mode), HasSubstr("belongs to another user")) << mode;
   create_private_folder(path("sub"));
   EXPECT_EQ(mode_of(path("sub")) & ACCESSPERMS, 0700U);
   // Root has chosen the group of its own folder.

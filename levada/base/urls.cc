@@ -12,7 +12,8 @@ constexpr std::string_view blanks = " \t\n\r";
 
 bool is_web(std::string_view scheme) {
   std::string lower(scheme.substr(scheme.size() - std::min<std::size_t>(scheme.size(), 5)));
-  std::ranges::transform(lower, lower.begin(), [](unsigned char each) { return static_cast<char>(std::tolower(each)); });
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char each) { return static_cast<char>(std::tolower(each)); });
   return lower.ends_with("http") || lower.ends_with("https");
 }
 
@@ -46,8 +47,8 @@ std::size_t find_query(std::string_view text) {
   return at;
 }
 
-/// Returns where the query of the URL at the front of the text begins. Characters that should have been escaped, such as
-/// a blank in the path, may precede it.
+/// Returns where the query of the URL at the front of the text begins. Characters that should have been escaped, such
+/// as a blank in the path, may precede it.
 std::size_t begin_of_query(bool is_web, std::string_view text) {
   const auto at = is_web ? url_in(text).find_first_of("?#") : text.npos;
   return at != text.npos ? at : find_query(text);

@@ -41,7 +41,8 @@ TEST(Urls, LoseQueriesBehindCharactersThatShouldHaveBeenEscaped) {
     EXPECT_EQ(shown_url("http://h/" + name + ".jsonl?k=a'b&sig=word").find("word"), std::string::npos) << name;
     EXPECT_EQ(shown_url("s3://h/" + name + ".jsonl?sig=word").find("word"), std::string::npos) << name;
   }
-  EXPECT_EQ(shown_url("http://h/my data.jsonl?sig=word: line 3 is not JSON"), "http://h/my data.jsonl: line 3 is not JSON");
+  EXPECT_EQ(shown_url("http://h/my data.jsonl?sig=word: line 3 is not JSON"),
+            "http://h/my data.jsonl: line 3 is not JSON");
   EXPECT_EQ(shown_url("http://h/x.jsonl?k=a b&sig=word and more"), "http://h/x.jsonl and more");
   EXPECT_EQ(shown_url("http://h/x?k=a'b&sig=word, http://h/y z?sig=word"), "http://h/x, http://h/y z");
   EXPECT_EQ(shown_url("HTTP://h/x?word"), "HTTP://h/x");

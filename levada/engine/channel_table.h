@@ -217,7 +217,7 @@ class ChannelTable {
   std::unordered_map<std::uint64_t, Group*> groups_;  ///< groups that this rank is in
   Membership membership_;
   std::vector<Peer> peers_;
-  std::vector<Ending> endings_;         ///< in the order in which this rank learned of them
+  std::vector<Ending> endings_;  ///< in the order in which this rank learned of them
   std::vector<AddressedNotice> notices_;
   std::vector<Ending> found_;
   std::vector<std::pair<int, Arrival>> dropped_;

@@ -109,7 +109,8 @@ std::string home_folder() {
   return is_found ? found->pw_dir : "";
 }
 
-Secret user_secret(const std::string& folder, const std::string& home, const std::function<const char*(const char*)>& get) {
+Secret user_secret(const std::string& folder, const std::string& home,
+                   const std::function<const char*(const char*)>& get) {
   if (const char* const text = get(secret_variable); text != nullptr) {
     if (std::string_view(text).size() < min_secret_characters) {
       throw InvalidArgument(

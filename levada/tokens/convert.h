@@ -42,8 +42,8 @@ struct Conversion {
 /// Writes the documents of .jsonl and .txt files, in order, as tokens to the data set at `to` (the prefix, or the name
 /// of either file). With the same tokenizer, special tokens and end of document, the bytes equal those of Megatron-LM's
 /// preprocess_data; docs/command.md lists the flags. The data set appears complete or not at all, with the permissions
-/// that all input files have in common: none for a group other than theirs, and only this user's for remote files. Throws InvalidArgument for invalid options, SourceError for a file that cannot
-/// be read or written.
+/// that all input files have in common: none for a group other than theirs, and only this user's for remote files.
+/// Throws InvalidArgument for invalid options, SourceError for a file that cannot be read or written.
 Conversion convert_to_megatron(const std::vector<std::string>& from, const std::string& to,
                                const ConvertOptions& options = {});
 

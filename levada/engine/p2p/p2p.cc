@@ -167,7 +167,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   Outbox outbox_;
   const std::size_t max_inline_bytes_;
   const Outbox::Failed failed_ = [this](int peer, std::string_view why) { lost(peer, why); };
-  std::vector<bool> is_ignored_;  ///< peers from which a body was not received; guarded by mutex_
+  std::vector<bool> is_ignored_;                     ///< peers from which a body was not received; guarded by mutex_
   std::unordered_map<std::uint64_t, Board> boards_;  ///< by group; guarded by mutex_
   const Duration board_age_;
 };
