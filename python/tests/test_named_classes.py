@@ -323,6 +323,18 @@ def test_the_classes_of_the_program_cross_and_none_of_their_code_runs() -> None:
     assert again({Pair(1, 2): 3}) == {Pair(1, 2): 3}
 
 
+class Counted(dict):  # type: ignore[type-arg]
+    @functools.cached_property
+    def total(self) -> int:
+        return sum(self.values())
+
+
+def test_a_cached_property_is_computed_again() -> None:
+    counted = Counted(a=1, b=2)
+    assert counted.total == 3 and vars(counted) == {"total": 3}
+    assert vars(again(counted)) == {} and again(counted).total == 3
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [

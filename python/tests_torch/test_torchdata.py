@@ -227,9 +227,7 @@ def test_a_state_goes_on_with_the_next_item(make: Callable[[], Any], reading: Ca
         assert list(loader) == rest
 
 
-@pytest.mark.parametrize(
-    "reading", [InProcessReadingService, functools.partial(service, 0), service, lambda: SequentialReadingService(InProcessReadingService())]
-)
+@pytest.mark.parametrize("reading", [InProcessReadingService, functools.partial(service, 0), service])
 def test_a_reading_service_unpickles_nothing(reading: Callable[[], Any]) -> None:
     made = reading()
     for forged in (pickle.dumps([3]), b"cos\nsystem\n(S'exit 1'\ntR."):

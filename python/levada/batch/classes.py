@@ -31,6 +31,7 @@ from levada.batch.instances import (
     Key,
     field_names,
     hides_code,
+    is_computed,
     is_dataclass,
     key_names,
     make_mapping,
@@ -317,8 +318,9 @@ def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
         names = field_names(cls)
         return "record", name, names, [getattr(value, name) for name in names], notes_of(value, names)
     if form is types.SimpleNamespace:
-        attributes = vars(value)
-        return None if _needs_pickle(cls, attributes, path, allowed) else ("record", name, list(attributes), list(attributes.values()), None)
+        if _needs_pickle(cls, vars(value), path, allowed):
+            return None
+        return "record", name, list(vars(value)), list(vars(value).values()), None
     keys, others = key_names(value.keys())
     if others:
         _refuse_own_hashes((key for _, key in others), path)
@@ -371,7 +373,7 @@ def _flattened(value: Any, cls: type, registration: Registration) -> Parts:
 def _state_of(value: Any, others: list[tuple[str, Any]], path: str, allowed: int) -> Any:
     """Returns the data of a mapping other than its items: the name of a defaultdict's factory, the attributes, and the
     original keys that were replaced."""
-    attributes = dict(getattr(value, "__dict__", {}))
+    attributes = {name: each for name, each in getattr(value, "__dict__", {}).items() if not is_computed(type(value), name)}
     if isinstance(value, UserDict):
         attributes.pop("data", None)
     if is_dataclass(value):

@@ -74,6 +74,11 @@ def hides_code(cls: Any, name: str) -> bool:
     return hasattr(type(found), "__get__") or callable(found)
 
 
+def is_computed(cls: Any, name: str) -> bool:
+    """Returns whether an attribute is the value of a cached property, which the receiver computes again."""
+    return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
+
+
 def name_of_factory(factory: Any, path: str) -> str:
     for name, each in FACTORIES.items():
         if each is factory:

@@ -444,10 +444,10 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
 
     def checkpoint(self) -> bytes:
         states = [getattr(service, "checkpoint", bytes)() for service in self.reading_services]
-        return _levada.pack_state(states)
+        return pickle.dumps(states)
 
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
-        for service, state in zip(self.reading_services, _levada.unpack_state(serialized_state), strict=True):
+        for service, state in zip(self.reading_services, pickle.loads(serialized_state), strict=True):
             if isinstance(service, CheckpointableReadingServiceInterface):
                 datapipe = service.restore(datapipe, state)
             else:
