@@ -447,6 +447,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
         return pickle.dumps(states)
 
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
+        """Unpickles the state, which may run any code that it names: pass only a state that you trust."""
         for service, state in zip(self.reading_services, pickle.loads(serialized_state), strict=True):
             if isinstance(service, CheckpointableReadingServiceInterface):
                 datapipe = service.restore(datapipe, state)
