@@ -20,7 +20,7 @@ NUM_TEXTS = 90
 def test_the_release_gets_each_batch_once_and_resumes_on_another_mesh(tmp_path: pathlib.Path) -> None:
     told = pages.run(
         tmp_path,
-        "frameworks/torchtitan.md",
+        PAGE,
         4,
         """
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ except ValueError as error:
 
 
 def write_data(folder: pathlib.Path) -> None:
-    """Writes texts, each of one repeated word of its own, and a tokenizer whose tokens are these words."""
+    """Writes texts, each a word of its own, repeated, and a tokenizer whose tokens are these words."""
     (folder / "data").mkdir()
     texts = [" ".join([f"w{number}"] * (5 + 7 * number % 40)) for number in range(NUM_TEXTS)]
     (folder / "data/texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

@@ -118,7 +118,8 @@ def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
 
 
 def finish(timeout: float) -> None:
-    """Waits until everything in flight to ranks of other groups, which must have been left, has been sent."""
+    """Waits until everything in flight to ranks of other groups, which must have been left, has been sent. Waits at
+    most `timeout` seconds for all of them together after a failure."""
     until = time.monotonic() + timeout
     for transport in _transports:
         transport.finish(until)

@@ -27,7 +27,6 @@
 #include "levada/engine/collect.h"
 #include "levada/engine/greeting.h"
 #include "levada/engine/joined/joined.h"
-#include "levada/engine/process_failure.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/feed/feed.h"
 #include "levada/launch/launch.h"
@@ -218,7 +217,6 @@ void bind_launch(nb::module_& module) {
       .def(
           "note_exception",
           [](const Membership& job, const EscapedText& text, std::int64_t step) {
-            ProcessFailure::note();
             job.engine().post(Status::make(raised_operation, step, -1, text.utf8));
           },
           nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
