@@ -6,8 +6,8 @@
 namespace levada {
 
 /// The failure of this process, if there is one: a group of any of its engines has ended for a cause, and no group has
-/// been entered since. A peer may then be gone or hang in all of its groups, so a process that leaves waits for the last
-/// messages of none of them for long. Thread-safe.
+/// been entered since. A peer may then be gone or hang in all of its groups, so a process that leaves waits for the
+/// last messages of none of them for long. Thread-safe.
 class ProcessFailure {
  public:
   static void note() noexcept;
