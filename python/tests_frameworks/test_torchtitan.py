@@ -13,14 +13,13 @@ import tokenizers
 
 pytestmark = pytest.mark.timeout(300)
 
-PAGE = "frameworks/torchtitan.md"
 NUM_TEXTS = 90
 
 
 def test_the_release_gets_each_batch_once_and_resumes_on_another_mesh(tmp_path: pathlib.Path) -> None:
     told = pages.run(
         tmp_path,
-        PAGE,
+        "frameworks/torchtitan.md",
         4,
         """
 from dataclasses import dataclass
@@ -123,7 +122,7 @@ def write_data(folder: pathlib.Path) -> None:
 
 def test_main_gets_finite_data_once_and_resumes_on_another_mesh(tmp_path: pathlib.Path) -> None:
     write_data(tmp_path)
-    (block,) = filter(pages.is_program, pages.blocks_of(PAGE))
+    (block,) = filter(pages.is_program, pages.blocks_of("frameworks/torchtitan.md"))
     tests = str(pathlib.Path(__file__).parent)
     told = pages.run(tmp_path, None, 4, MAIN.format(tests=tests, data=str(tmp_path), block=block))
     everything = told[0][0]["everything"]
