@@ -75,15 +75,14 @@ std::string follow(Engine& engine, int rank, bool receives) {
     rank = status.waiting_for;
     before = status;
   }
-  // A rank of the same host may hold up ranks that wait for each other, or that do not answer.
+  // Another rank of their hosts may hold up ranks that wait for each other, or that do not answer.
   const auto is_named = [&](int each) { return std::find(named.begin(), named.end(), each) != named.end(); };
-  const bool is_circle = rank >= 0 && rank < info.size && is_named(rank);
+  const bool is_circle = rank >= 0 && rank < info.size && (rank == info.rank || is_named(rank));
   const std::vector<int> followed = named;
   const auto is_suspect = [&](int beside) {
     if (has_silent && host(beside) == host(info.rank)) return true;
-    return (has_silent || is_circle) && std::ranges::any_of(followed, [&](int each) {
-             return host(each) != host(info.rank) && host(each) == host(beside);
-           });
+    return (has_silent || is_circle) &&
+           std::ranges::any_of(followed, [&](int each) { return host(each) == host(beside); });
   };
   for (int beside = 0; beside < info.size && named.size() <= max_named; ++beside) {
     if (is_named(beside) || beside == info.rank || !is_suspect(beside)) continue;
@@ -184,6 +183,13 @@ void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, D
   }
 }
 
+int rank_without_room(Engine& engine, Channel& channel) {
+  for (const auto& holder : engine.holders(channel)) {
+    if (holder.not_received >= channel.window()) return holder.rank;
+  }
+  return -1;
+}
+
 std::optional<Lease> receive(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
                              const std::function<void()>* poll) {
   const auto begin = Clock::now();
@@ -240,8 +246,8 @@ void throw_left(Engine& engine, int rank, std::string_view what) {
 }
 
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited) {
-  return fmt::format("{} from rank {}{}", waited_in(engine, what, waited), waiting_for,
-                     follow(engine, waiting_for, true));
+  const auto text = waited_in(engine, what, waited);
+  return waiting_for < 0 ? text : fmt::format("{} from rank {}{}", text, waiting_for, follow(engine, waiting_for, true));
 }
 
 }  // namespace levada

@@ -51,6 +51,9 @@ Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string
 void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline, std::string_view what,
              const std::function<void()>* poll = nullptr);
 
+/// Returns the first rank that keeps the window of `channel` full, or -1 if there is room.
+int rank_without_room(Engine& engine, Channel& channel);
+
 /// Calls try_receive() until there is a message. Returns nothing if the channel has ended. The text of the Timeout is
 /// explain_wait()'s.
 std::optional<Lease> receive(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
@@ -114,7 +117,7 @@ class GatherScatter {
 };
 
 /// Explains a wait by the posted statuses, following waiting_for from rank to rank: "rank 3 waited 30.0 s in feed for
-/// step 17 from rank 0; rank 0: reading step 17, corpus.jsonl, for 29.8 s".
+/// step 17 from rank 0; rank 0: reading step 17, corpus.jsonl, for 29.8 s". `waiting_for` is -1 if it is not known.
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited);
 
 /// Explains which ranks hold messages sent on `sent`: "rank 0 waited 30.0 s in feed for step 17 for memory for a block

@@ -162,6 +162,13 @@ TEST(ExplainWait, NamesTheRanksBesideFarOnesThatWaitInACircle) {
               EndsWith("; rank 2: receiving step 80, waiting for rank 1; rank 3: has not answered for 3.0 s"));
 }
 
+TEST(ExplainWait, NamesTheRanksBesideOneThatWaitsForTheRankThatAsks) {
+  Silent engine(0, 3);
+  engine.statuses[1] = Status::make("exchange", -1, 0);
+  engine.statuses[2] = begun(long_ago, Status::make("computing", 7));
+  EXPECT_THAT(explain_wait(engine, "exchange", 1, long_ago), HasSubstr("; rank 2: computing step 7, for 30"));
+}
+
 TEST(ExplainWait, BelievesNoRankThatIsNone) {
   Silent engine(0, 2);
   engine.statuses[1] = Status::make("reading", 4, 77);

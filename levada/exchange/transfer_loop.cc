@@ -193,7 +193,9 @@ void TransferLoop::wait() {
     if (sends_[i].message.block || is_finished(sends_[i])) publish.push_back(sends_[i].channel.get());
   }
   Engine& engine = parts_.engine;
-  const int other = receive.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : receive[0]->from();
+  int other = -1;
+  if (!receive.empty()) other = receive[0]->from();
+  else if (!publish.empty()) other = rank_without_room(engine, *publish[0]);
   engine.post(Status::make(operation, -1, other));
   const auto explain = [&] {
     const auto waited = Clock::now() - last_moved_;

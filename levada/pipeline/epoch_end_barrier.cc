@@ -184,7 +184,8 @@ bool EpochEndBarrier::receive() {
   return any;
 }
 
-/// Returns the first rank whose report on the item is missing; if none is, a rank without room for this rank's report.
+/// Returns the first rank whose report on the item is missing; if none is, a rank without room for this rank's report,
+/// or -1 if all have room.
 int EpochEndBarrier::rank_missing(std::int64_t item) {
   int missing = -1;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
@@ -198,7 +199,11 @@ int EpochEndBarrier::rank_missing(std::int64_t item) {
     }
     if (missing < 0) missing = link.from;
   }
-  return missing >= 0 ? missing : tree_.links().front().to.front();
+  for (std::size_t i = 0; i < channels_.size() && missing < 0; ++i) {
+    const auto& link = tree_.links()[i];
+    if (tree_.sends(link) && link.sent != link.current) missing = rank_without_room(*engine_, *channels_[i]);
+  }
+  return missing;
 }
 
 void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder) {

@@ -429,6 +429,25 @@ TEST(EpochEndBarrier, GivesNoItemThatOthersHaveNotBeenToldOf) {
   EXPECT_EQ(ahead.await(item).kind, Kind::there);
 }
 
+TEST(EpochEndBarrier, NamesTheRankThatTakesNoReports) {
+  const auto engines = inproc::make_group(3);
+  const EpochEndBarrierOptions options{.stage = "meet", .timeout = std::chrono::milliseconds(200)};
+  EpochEndBarrier ahead(engines[0], options), beside(engines[1], options), hung(engines[2], options);
+  beside.report({.until = 100});
+  hung.report({.until = 100});
+  std::string text;
+  for (std::int64_t item = 0; item < 100 && text.empty(); ++item) {
+    ahead.report({.until = item + 1});
+    beside.await(item);
+    try {
+      ahead.await(item);
+    } catch (const Timeout& error) {
+      text = error.what();
+    }
+  }
+  EXPECT_THAT(text, HasSubstr(" from rank 2; rank 2: "));
+}
+
 TEST(EpochEndBarrier, LetsItsCallerEndAWait) {
   const auto engines = inproc::make_group(2);
   struct Interrupted {};

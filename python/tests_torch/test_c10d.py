@@ -172,6 +172,45 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         assert mine == [{"held": 0, "bodies": list(range(8)), "right": True}, {"gone": True}]
 
 
+def test_a_body_that_does_not_arrive_delays_no_frame_of_another_rank(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        3,
+        """
+        from levada.job.c10d import ProcessGroupTransport
+        class Link:
+            def __init__(self): self.asked, self.came = False, []
+            def all_closed(self): return len(self.came) == (3 if rank == 0 else 1)
+            def flush_deferred(self): pass
+            def is_closed(self, peer): return True
+            def room_for_body(self, sender, header):
+                self.asked = header[0] == 1
+                return np.empty(1000, dtype=np.uint8) if self.asked else None
+            def deliver(self, sender, header): self.came.append([sender, int(header[1])])
+            def lost(self, peers, why): tell(lost=why)
+            def has_failed(self): return False
+        transport, link = ProcessGroupTransport(dist.group.WORLD, "slow", bytes(32), 20.0, [0, 0, 0]), Link()
+        transport.start(link)
+        def send(to, tag, *data):
+            sent = transport.send([transport.from_numpy(np.array(data, dtype=np.uint8))], to, tag)
+            transport.settle([(to, sent, None)])
+        if rank == 1: send(0, 1, 1, 5)
+        while rank == 0 and not link.asked: time.sleep(0.01)
+        dist.barrier()
+        if rank == 2: send(0, 1, 0, 6)
+        while rank == 0 and not link.came: time.sleep(0.01)
+        dist.barrier()
+        if rank == 1: send(0, 2, *bytes(1000)); send(0, 1, 0, 7)
+        while rank == 0 and len(link.came) < 3: time.sleep(0.01)
+        if rank == 0: send(1, 1, 0, 8); send(2, 1, 0, 8)
+        transport.finish(time.monotonic() + 20)
+        tell(came=link.came, alive=transport.is_alive())
+        """,
+    )
+    assert told[0] == [{"came": [[2, 6], [1, 5], [1, 7]], "alive": False}]
+    assert told[1] == told[2] == [{"came": [[0, 8]], "alive": False}]
+
+
 def test_a_body_of_more_than_2_gib_arrives_whole(tmp_path: pathlib.Path) -> None:
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 6 << 30:
         pytest.skip("a message of 2.1 GiB takes 4.5 GB of memory, in two processes")

@@ -157,8 +157,7 @@ def test_the_others_leave_a_rank_that_hangs_in_an_operation(launcher: Launcher, 
     for rank, each in errors_without(job, hung).items():
         assert each["kind"] in ("Timeout", "PeerLost", "EngineError"), (rank, each)
         assert "Timeout" in f"{each['kind']}: {each['text']}" or "waited" in each["text"], (rank, each)
-        if kind in ("reduce", "feed beside other groups"):
-            assert f"; rank {hung}: " in each["text"] and "has posted nothing" not in each["text"], (rank, each)
+        assert f"; rank {hung}: " in each["text"] and "has posted nothing" not in each["text"], (kind, rank, each)
 
 
 @pytest.mark.timeout(180)

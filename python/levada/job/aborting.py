@@ -8,7 +8,7 @@ import pathlib
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 own_sockets: set[str] = set()
@@ -28,7 +28,7 @@ def abort_collectives() -> None:
         for group in groups:
             with contextlib.suppress(RuntimeError):  # a backend that cannot abort, or has already aborted
                 group.abort()
-    _close_gloo()
+    shut_down_gloo(own_sockets.isdisjoint)
 
 
 @contextlib.contextmanager
@@ -46,17 +46,18 @@ def _one_nccl_call(distributed: Any, groups: list[Any]) -> Iterator[None]:
             first._group_end()
 
 
-def _close_gloo() -> None:
-    """Shuts down the connections of gloo, which has no abort. Recognizes gloo's event loops by two properties: they
-    poll their listening socket, and they use pointers as poll data. Other loops that poll a listening socket, such as
-    asyncio's, use descriptor numbers."""
+def shut_down_gloo(is_meant: Callable[[Iterable[str]], object]) -> None:
+    """Shuts down connections of gloo, which has no abort, so that waits for them raise. `is_meant` is called with the
+    names of an event loop's sockets, as in /proc/self/fd, and returns whether to shut down its connections. Recognizes
+    gloo's event loops by two properties: they poll their listening socket, and they use pointers as poll data. Other
+    loops that poll a listening socket, such as asyncio's, use descriptor numbers."""
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             info = pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text()
             polled = [int(number) for number, data in _POLLED.findall(info) if int(data, 16) != int(number)]
             sockets = {number: os.readlink(f"/proc/self/fd/{number}") for number in polled}
             listening = [number for number in polled if sockets[number].startswith("socket:") and _is_listening(number)]
-            if not listening or own_sockets.intersection(sockets.values()):
+            if not listening or not is_meant(sockets.values()):
                 continue
             for number in set(polled).difference(listening):
                 _shut_down(number)

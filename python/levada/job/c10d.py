@@ -2,7 +2,8 @@
 
 Headers of frames arrive from any sender in a few slots. A header contains the length of the body, which then arrives
 directly in memory of the engine. Of the threads, one receives, one releases memory that has been sent, one watches the
-other ranks, and one flushes frames that were deferred for batching.
+other ranks, and one flushes frames that were deferred for batching. While a body is slow to arrive, for example because
+its sender hangs, another thread receives the frames of the other ranks.
 
 Each rank watches all ranks of its own host and one rank on each other host. It does so through a connection on which
 nothing is sent once both ends have proven that they belong to the job. The system closes that connection when the
@@ -31,7 +32,7 @@ from levada._levada import Link, Membership
 from levada.base.console import write_line
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
-from levada.job.aborting import own_sockets
+from levada.job.aborting import own_sockets, shut_down_gloo
 from levada.job.arrivals import REMIND_AFTER, Arrivals
 from levada.job.connections import Acceptor, Address, call, describe_failure, keep_one_each, watched_by
 from levada.job.gathering import on_all, wait
@@ -46,6 +47,8 @@ _FOREVER = datetime.timedelta(days=3650)
 """A wait that times out would close the connection, so waits never do."""
 _RETRIES, _PAUSE = 100, 0.05
 """Number of times that a failed receive from any rank is retried, and the seconds between retries."""
+_SLOW_BODY = 0.5
+"""Seconds for which the thread that receives waits for a body before another thread takes its place."""
 _LAST_FRAME = 1.0
 """Seconds after the end of a peer's process within which its last frame may arrive at a rank that has left, too."""
 _LAST_ANSWER = 1800.0
@@ -69,6 +72,21 @@ class _Watched(NamedTuple):
     connection: socket.socket
 
 
+class _Network(NamedTuple):
+    devices: list[Any]
+    """Gloo's devices, one for each interface."""
+    listening: set[str]
+    """Names, as in /proc/self/fd, of the sockets on which they listen."""
+
+
+class _Awaited(NamedTuple):
+    """A body that the thread that receives waits for."""
+
+    sender: int
+    since: float
+    thread: threading.Thread
+
+
 class ProcessGroupTransport:
     """Sends frames between the ranks of a private gloo group."""
 
@@ -79,11 +97,13 @@ class ProcessGroupTransport:
         self.rank, self.size = int(group.rank()), int(group.size())
         self._host_of = host_of
         self._group: Any = None
+        self._network = _Network([], set())
         if self.size > 1:
-            store, devices, until = _store_of(group, name), list[Any](), time.monotonic() + timeout
-            self._watched, self._silence = _watch_each_other(group, secret, host_of, devices, until)
+            store, until = _store_of(group, name), time.monotonic() + timeout
+            self._watched, self._silence = _watch_each_other(group, secret, host_of, self._network, until)
             before = _sockets()
-            self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
+            limit = max(until - time.monotonic(), 0.001)
+            self._group = _own_group(store, self.rank, self.size, self._network.devices, limit)
             gloos = {name: fd for name, fd in _sockets().items() if name not in before}
             self._stalls = Stalls(gloos, self._silence) if self._silence else None
         self._end_of_watch = socket.socketpair()
@@ -91,6 +111,13 @@ class ProcessGroupTransport:
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._over = threading.Event()
+        self._posted: collections.deque[tuple[Any, Any]] = collections.deque()
+        """Slots for headers and the receives into them. Only the thread that receives uses them."""
+        self._delivering = threading.Lock()
+        """Guards what follows, and the calls of the link that only one thread at a time may make."""
+        self._awaited: _Awaited | None = None
+        self._slow: dict[int, threading.Thread] = {}
+        """The thread that waits for a slow body, by sender."""
         self._link: Any = None
         self._process = os.getpid()
         self._threads: list[threading.Thread] = []
@@ -150,28 +177,36 @@ class ProcessGroupTransport:
             waited = now - began
             has_failed = has_failed or self._link.has_failed()
             if now > failed_until if has_failed else waited > _LAST_ANSWER:
-                return
+                break
             if waited > remind_after:
                 remind_after *= 2
                 write_line(f"{self._describe_wait(waited)}; still waiting")
+        self._stop()
+        if not self._have_ended(0.2 if has_failed else 2.0):
+            shut_down_gloo(self._network.listening.intersection)  # a lost peer neither sends nor receives
+            self._have_ended(2.0)
+
+    def _have_ended(self, limit: float) -> bool:
+        """Waits for at most `limit` seconds until the threads have ended, and returns whether they have."""
+        until = time.monotonic() + limit
         for thread in self._threads:
-            thread.join(0.2 if has_failed else 2.0)  # a lost peer never sends anything
+            thread.join(max(until - time.monotonic(), 0.0))
+        return not self.is_alive()
 
     def _describe_wait(self, waited: float) -> str:
         awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not self._link.is_closed(peer))
         return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to take its last messages"
 
     def _receive(self, link: Link) -> None:
-        free = [self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8) for _ in range(_SLOTS)]
-        posted: collections.deque[tuple[Any, Any]] = collections.deque()
+        """Receives frames until none is left to receive, or until another thread has taken this one's place."""
+        free: list[Any] = []
         failures = 0
         while not self._ends(link):
             try:
-                while free:
-                    posted.append((free[-1], self._group.recv_anysource([free[-1]], _HEADERS)))
-                    free.pop()
-                slot, work = posted.popleft()
-                free.append(slot)
+                while len(self._posted) < _SLOTS:
+                    slot = free.pop() if free else self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8)
+                    self._posted.append((slot, self._group.recv_anysource([slot], _HEADERS)))
+                slot, work = self._posted.popleft()
                 work.wait(_FOREVER)
             except RuntimeError as error:
                 # A sender has died, and the watch will identify it. Only if the watch finds none are all out of reach.
@@ -181,16 +216,40 @@ class ProcessGroupTransport:
                 time.sleep(_PAUSE)
                 continue
             failures = 0
-            self._deliver(link, work._source_rank(), slot.numpy())
+            if not self._deliver(link, work._source_rank(), slot.numpy()):
+                return
+            free.append(slot)
 
-    def _deliver(self, link: Link, sender: int, header: Any) -> None:
+    def _deliver(self, link: Link, sender: int, header: Any) -> bool:
+        """Returns False if another thread has taken this one's place."""
+        if sender in self._slow:
+            self._slow.pop(sender).join()  # its body has arrived, because a connection keeps the order
+        awaited = None
         try:
-            room = link.room_for_body(sender, header)
+            with self._delivering:
+                room = link.room_for_body(sender, header)
+                if room is not None:
+                    self._awaited = awaited = _Awaited(sender, time.monotonic(), threading.current_thread())
             if room is not None:
                 self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
-            link.deliver(sender, header)
+            with self._delivering:
+                link.deliver(sender, header)
         except RuntimeError as error:
             self._lose(link, [sender], _first_line(error))
+        with self._delivering:
+            receives = self._awaited is awaited
+            if receives:
+                self._awaited = None
+        return receives
+
+    def _replace_slow_receiver(self, link: Link) -> None:
+        with self._delivering:
+            awaited = self._awaited
+            if awaited is None or time.monotonic() - awaited.since < _SLOW_BODY:
+                return
+            with contextlib.suppress(EngineError):  # without another thread, the other ranks wait, too
+                self._threads.append(start_thread("the engine c10d", "levada c10d _receive", self._receive, link))
+                self._slow[awaited.sender], self._awaited = awaited.thread, None
 
     def _settle(self, link: Link) -> None:
         while (batch := self._sent.get()) is not None:
@@ -213,12 +272,13 @@ class ProcessGroupTransport:
         peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
         for fd in peers:
             poll.register(fd, select.POLLIN)
-        interval = _probe_interval(self._silence) if self._silence else None
+        interval = _probe_interval(self._silence) if self._silence else 1
         ended: list[int] = []
         overdue: set[int] = set()
         while not self._over.is_set():
-            found = {fd for fd, _ in poll.poll(None if interval is None else 1000 * interval)}
-            if interval is not None and not found:
+            found = {fd for fd, _ in poll.poll(1000 * interval)}
+            self._replace_slow_receiver(link)
+            if not found:
                 # Checks twice, because a machine that was suspended needs a moment for its probes.
                 before, overdue = overdue, {fd for fd in peers if self._is_overdue(peers[fd])}
                 found = overdue & before
@@ -295,11 +355,15 @@ class ProcessGroupTransport:
 
     def _ends(self, link: Link) -> bool:
         if link.all_closed():
-            self._over.set()
-            self._sent.put(None)
-            self._flushes.put(None)
-            self._end_of_watch[1].close()
+            self._stop()
         return self._over.is_set()
+
+    def _stop(self) -> None:
+        """Makes the threads end once gloo no longer holds them up."""
+        self._over.set()
+        self._sent.put(None)
+        self._flushes.put(None)
+        self._end_of_watch[1].close()
 
     def _lose(self, link: Link, peers: Iterable[int], why: str) -> None:
         if lost := [peer for peer in peers if peer != self.rank]:
@@ -344,10 +408,10 @@ def _address_of_gloo(before: dict[str, int]) -> str:
 
 
 def _watch_each_other(
-    group: Any, secret: bytes, host_of: list[int], devices: list[Any], until: float
+    group: Any, secret: bytes, host_of: list[int], network: _Network, until: float
 ) -> tuple[dict[int, _Watched], int]:
     """Returns this rank's connections to the ranks that it watches, by rank, and rank 0's _silence(), which applies to
-    all. Adds to `devices` the devices over which gloo is to send. Collective: raises on all ranks if one cannot connect
+    all. Adds to `network` the devices over which gloo is to send. Collective: raises on all ranks if one cannot connect
     to another."""
     rank = group.rank()
     peers = watched_by(rank, host_of)
@@ -359,7 +423,7 @@ def _watch_each_other(
             own_silence = _silence(rank)
             num_files = len(peers) + max(len(peers), group.size()) + _OTHER_FILES
             _levada.reserve_open_files(num_files, f"rank {rank} on host {socket.gethostname()}")
-            address = _open_devices(rank, devices)
+            address = _open_devices(rank, network)
             acceptors.append(Acceptor(address, secret, group.size()))
             undone.callback(lambda: _close_all(acceptors[0].close()))
             return f"{address} {acceptors[0].port} {own_silence} {socket.gethostname()}"
@@ -391,21 +455,22 @@ def _close_all(connections: dict[int, socket.socket]) -> None:
         each.close()
 
 
-def _open_devices(rank: int, devices: list[Any]) -> str:
-    """Adds the devices of torch's own gloo groups. Returns the address on which the first one listens."""
+def _open_devices(rank: int, network: _Network) -> str:
+    """Opens the devices of torch's own gloo groups. Returns the address on which the first one listens."""
     gloo = importlib.import_module("torch.distributed").ProcessGroupGloo
     before, names = _sockets(), os.environ.get("GLOO_SOCKET_IFNAME", "")
     try:
         with _starting_polite_threads():
-            devices += [gloo.create_device(interface=name) for name in names.split(",") if name]
-            if not devices:
-                devices.append(gloo.create_default_device())
+            network.devices.extend(gloo.create_device(interface=name) for name in names.split(",") if name)
+            if not network.devices:
+                network.devices.append(gloo.create_default_device())
     except RuntimeError as error:
         raise EngineError(
             f"rank {rank} on host {socket.gethostname()} finds no network to reach other ranks by "
             f"(GLOO_SOCKET_IFNAME is '{names}'); set GLOO_SOCKET_IFNAME to an interface that `ip address` lists on that host"
         ) from error
-    own_sockets.update(_sockets().keys() - before)
+    network.listening.update(_sockets().keys() - before)
+    own_sockets.update(network.listening)
     return _address_of_gloo(before)
 
 

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <unordered_map>
 
 #include "levada/base/error.h"
 #include "levada/engine/p2p/p2p.h"
@@ -38,21 +39,23 @@ class Link {
 
   nb::object room_for_body(int from, const Slot& header) {
     const ByteView bytes = view_of(header);
+    Block* body = nullptr;
     {
       const nb::gil_scoped_release released;
-      body_ = receiver_->room_for_body(from, bytes);
+      body = &bodies_[from];
+      *body = receiver_->room_for_body(from, bytes);
     }
-    if (!body_) return nb::none();
-    const auto memory = body_.memory();
+    if (!*body) return nb::none();
+    const auto memory = body->memory();
     // Valid until deliver(), when the transport's receive has ended.
     return nb::cast(Memory(memory.data(), {memory.size()}, nb::find(this)));
   }
   void deliver(int from, const Slot& header) {
     const ByteView bytes = view_of(header);
     const nb::gil_scoped_release released;
-    // gloo does not report how much it has received.
-    const std::size_t body_bytes = body_.memory().size();
-    receiver_->deliver(from, bytes, std::exchange(body_, {}), body_bytes);
+    Block body = std::exchange(bodies_[from], {});
+    const std::size_t body_bytes = body.memory().size();  // gloo does not report how much it has received
+    receiver_->deliver(from, bytes, std::move(body), body_bytes);
   }
   void lost(const std::vector<int>& peers, const EscapedText& why) {
     const nb::gil_scoped_release released;
@@ -70,7 +73,7 @@ class Link {
   static ByteView view_of(const Slot& header) { return std::as_bytes(std::span(header.data(), header.size())); }
 
   std::shared_ptr<p2p::Receiver> receiver_;
-  Block body_;
+  std::unordered_map<int, Block> bodies_;  ///< not delivered yet, by sender
 };
 
 /// Calls a Python object: start(link), from_numpy(array), send(tensors, peer, tag), settle(sent), close(peer) and
@@ -184,8 +187,8 @@ Membership join_over(nb::object transport, std::string name, int rank, std::vect
 
 void bind_transport(nb::module_& module) {
   nb::class_<Link>(module, "Link",
-                   "The engine as a transport sees it. One thread calls room_for_body() and deliver(), any thread the "
-                   "others.")
+                   "The engine as a transport sees it. One thread at a time calls room_for_body() and deliver(), any thread "
+                   "the others.")
       .def("room_for_body", &Link::room_for_body, nb::arg("sender"), nb::arg("header"),
            nb::sig("def room_for_body(self, sender: int, header: typing.Any) -> typing.Any"),
            "Returns an array for the body that follows the header; None where none does, or where is_closed().")
