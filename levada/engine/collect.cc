@@ -247,7 +247,8 @@ void throw_left(Engine& engine, int rank, std::string_view what) {
 
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited) {
   const auto text = waited_in(engine, what, waited);
-  return waiting_for < 0 ? text : fmt::format("{} from rank {}{}", text, waiting_for, follow(engine, waiting_for, true));
+  return waiting_for < 0 ? text
+                         : fmt::format("{} from rank {}{}", text, waiting_for, follow(engine, waiting_for, true));
 }
 
 }  // namespace levada

@@ -329,7 +329,7 @@ def test_a_mesh_is_checked_against_the_groups_of_megatron_core(tmp_path: pathlib
 
 
 ABSENT = """
-from levada.job import arrivals, c10d
+from levada.job import arrivals, gloo
 arrivals.REMIND_AFTER = 0.3
 """
 
@@ -377,7 +377,7 @@ def test_a_group_that_cannot_connect_names_the_ranks_that_are_missing(tmp_path: 
         store = dist.PrefixStore("own", dist.group.WORLD.get_group_store())
         if rank == 0:
             try:
-                c10d._own_group(store, 0, 2, [dist.ProcessGroupGloo.create_default_device()], 1.0)
+                gloo.own_group(store, 0, 2, [dist.ProcessGroupGloo.create_default_device()], 1.0)
             except levada.Timeout as error:
                 tell(error=str(error))
         dist.monitored_barrier()

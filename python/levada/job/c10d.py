@@ -24,18 +24,19 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from levada import _levada
 from levada._levada import Link, Membership
 from levada.base.console import write_line
-from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
+from levada.base.errors import EngineError, InvalidArgument
 from levada.base.threads import start_thread
-from levada.job.aborting import own_sockets, shut_down_gloo
-from levada.job.arrivals import REMIND_AFTER, Arrivals
+from levada.job.aborting import shut_down_gloo
+from levada.job.arrivals import REMIND_AFTER
 from levada.job.connections import Acceptor, Address, call, describe_failure, keep_one_each, watched_by
-from levada.job.gathering import on_all, wait
+from levada.job.gathering import on_all
+from levada.job.gloo import Network, first_line, open_devices, own_group, sockets_by_name, store_of
 from levada.job.stalls import Stalls, seconds_since_answer
 
 _HEADERS, _BODIES = 1, 2  # tags
@@ -72,13 +73,6 @@ class _Watched(NamedTuple):
     connection: socket.socket
 
 
-class _Network(NamedTuple):
-    devices: list[Any]
-    """Gloo's devices, one for each interface."""
-    listening: set[str]
-    """Names, as in /proc/self/fd, of the sockets on which they listen."""
-
-
 class _Awaited(NamedTuple):
     """A body that the thread that receives waits for."""
 
@@ -97,14 +91,14 @@ class ProcessGroupTransport:
         self.rank, self.size = int(group.rank()), int(group.size())
         self._host_of = host_of
         self._group: Any = None
-        self._network = _Network([], set())
+        self._network = Network([], set())
         if self.size > 1:
-            store, until = _store_of(group, name), time.monotonic() + timeout
+            store, until = store_of(group, name), time.monotonic() + timeout
             self._watched, self._silence = _watch_each_other(group, secret, host_of, self._network, until)
-            before = _sockets()
+            before = sockets_by_name()
             limit = max(until - time.monotonic(), 0.001)
-            self._group = _own_group(store, self.rank, self.size, self._network.devices, limit)
-            gloos = {name: fd for name, fd in _sockets().items() if name not in before}
+            self._group = own_group(store, self.rank, self.size, self._network.devices, limit)
+            gloos = {name: fd for name, fd in sockets_by_name().items() if name not in before}
             self._stalls = Stalls(gloos, self._silence) if self._silence else None
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
@@ -212,7 +206,7 @@ class ProcessGroupTransport:
                 # A sender has died, and the watch will identify it. Only if the watch finds none are all out of reach.
                 failures += 1
                 if failures == _RETRIES:
-                    self._lose(link, range(self.size), _first_line(error))
+                    self._lose(link, range(self.size), first_line(error))
                 time.sleep(_PAUSE)
                 continue
             failures = 0
@@ -235,7 +229,7 @@ class ProcessGroupTransport:
             with self._delivering:
                 link.deliver(sender, header)
         except RuntimeError as error:
-            self._lose(link, [sender], _first_line(error))
+            self._lose(link, [sender], first_line(error))
         with self._delivering:
             receives = self._awaited is awaited
             if receives:
@@ -261,7 +255,7 @@ class ProcessGroupTransport:
                 except RuntimeError as error:
                     failure = error
                 if failure is not None:
-                    self._lose(link, [peer], _first_line(failure))
+                    self._lose(link, [peer], first_line(failure))
                 del work, failure  # releases the memory that was sent
 
     def _watch(self, link: Link) -> None:
@@ -371,10 +365,6 @@ class ProcessGroupTransport:
         self._ends(link)
 
 
-def _first_line(error: object) -> str:
-    return str(error).partition("\n")[0]
-
-
 def _silence(rank: int) -> int:
     """Returns the seconds after which a host that does not answer this rank is lost; 0 means never."""
     text = os.environ.get("LEVADA_SILENCE", "10")
@@ -385,30 +375,8 @@ def _silence(rank: int) -> int:
     return int(text)
 
 
-def _sockets() -> dict[str, int]:
-    """Returns the descriptors of this process's sockets, by a name that identifies each socket while it is open."""
-    found = {}
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # it has been closed
-            name = os.readlink(f"/proc/self/fd/{fd}")
-            if name.startswith("socket:"):
-                found[name] = int(fd)
-    return found
-
-
-def _address_of_gloo(before: dict[str, int]) -> str:
-    """Returns the address of this host on which gloo has started to listen since `before`."""
-    for name, fd in _sockets().items():
-        if name not in before:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:  # it may be closed by now
-                is_inet = each.family in (socket.AF_INET, socket.AF_INET6)
-                if is_inet and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    return str(each.getsockname()[0])
-    raise EngineError("gloo listens at no address, so that the engine c10d does not know by which network to reach others")
-
-
 def _watch_each_other(
-    group: Any, secret: bytes, host_of: list[int], network: _Network, until: float
+    group: Any, secret: bytes, host_of: list[int], network: Network, until: float
 ) -> tuple[dict[int, _Watched], int]:
     """Returns this rank's connections to the ranks that it watches, by rank, and rank 0's _silence(), which applies to
     all. Adds to `network` the devices over which gloo is to send. Collective: raises on all ranks if one cannot connect
@@ -423,7 +391,7 @@ def _watch_each_other(
             own_silence = _silence(rank)
             num_files = len(peers) + max(len(peers), group.size()) + _OTHER_FILES
             _levada.reserve_open_files(num_files, f"rank {rank} on host {socket.gethostname()}")
-            address = _open_devices(rank, network)
+            address = open_devices(rank, network)
             acceptors.append(Acceptor(address, secret, group.size()))
             undone.callback(lambda: _close_all(acceptors[0].close()))
             return f"{address} {acceptors[0].port} {own_silence} {socket.gethostname()}"
@@ -455,25 +423,6 @@ def _close_all(connections: dict[int, socket.socket]) -> None:
         each.close()
 
 
-def _open_devices(rank: int, network: _Network) -> str:
-    """Opens the devices of torch's own gloo groups. Returns the address on which the first one listens."""
-    gloo = importlib.import_module("torch.distributed").ProcessGroupGloo
-    before, names = _sockets(), os.environ.get("GLOO_SOCKET_IFNAME", "")
-    try:
-        with _starting_polite_threads():
-            network.devices.extend(gloo.create_device(interface=name) for name in names.split(",") if name)
-            if not network.devices:
-                network.devices.append(gloo.create_default_device())
-    except RuntimeError as error:
-        raise EngineError(
-            f"rank {rank} on host {socket.gethostname()} finds no network to reach other ranks by "
-            f"(GLOO_SOCKET_IFNAME is '{names}'); set GLOO_SOCKET_IFNAME to an interface that `ip address` lists on that host"
-        ) from error
-    network.listening.update(_sockets().keys() - before)
-    own_sockets.update(network.listening)
-    return _address_of_gloo(before)
-
-
 def _keep_alive(connection: socket.socket, silence: int) -> None:
     """Makes the system probe the other end at even intervals. The system closes the connection if the other end answers
     no probe for at least `silence` seconds, and at most two intervals later. An end that answers before `silence`
@@ -490,52 +439,6 @@ def _keep_alive(connection: socket.socket, silence: int) -> None:
 
 def _probe_interval(silence: int) -> int:
     return -(-silence // (_MAX_PROBES - 1))
-
-
-def _store_of(group: Any, name: str) -> Any:
-    distributed = importlib.import_module("torch.distributed")
-    if not hasattr(distributed, "ProcessGroupGloo"):
-        raise Unsupported("this torch has no gloo, over which the engine c10d sends; use one that has")
-    if not hasattr(group, "get_group_store"):
-        raise Unsupported("this process group does not show its store; make it with torch.distributed, of version 2.6 on")
-    return distributed.PrefixStore(name, group.get_group_store())
-
-
-@contextlib.contextmanager
-def _starting_polite_threads() -> Iterator[None]:
-    """Makes threads that start in this context not preempt the threads that wake them. Otherwise, gloo's threads would
-    preempt a sending rank while it holds a lock that gloo spins on, until the system reschedules milliseconds later."""
-    before = os.sched_getscheduler(0)
-    try:
-        if before == os.SCHED_OTHER:  # any other policy was chosen on purpose
-            with contextlib.suppress(OSError):  # without permission, sending is only slower
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # for this thread; new threads inherit it
-        yield
-    finally:
-        if os.sched_getscheduler(0) != before:
-            os.sched_setscheduler(0, before, os.sched_param(0))
-
-
-def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: float) -> Any:
-    distributed = importlib.import_module("torch.distributed")
-    began = time.monotonic()
-    options = distributed.ProcessGroupGloo._Options()
-    options._devices, options._threads = devices, 2 * len(devices)
-    options._timeout = datetime.timedelta(seconds=timeout)
-    with Arrivals(store, rank, size, "to connect its group over gloo") as arrivals:
-        try:
-            with _starting_polite_threads():
-                group = distributed.ProcessGroupGloo(store, rank, size, options)
-            barrier = distributed.BarrierOptions()
-            barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
-            # If a rank left before another one is connected to all, that one's connection would fail.
-            wait(group.barrier(barrier), began + timeout)
-            return group
-        except RuntimeError as error:
-            kind = Timeout if time.monotonic() - began >= timeout else EngineError
-            raise kind(
-                f"{arrivals.describe()} ({_first_line(error)}); see whether a firewall lies between the hosts"
-            ) from error
 
 
 def join_over(
