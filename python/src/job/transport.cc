@@ -36,6 +36,8 @@ nb::object shown(const Lease& bytes) {
 class Link {
  public:
   explicit Link(std::shared_ptr<p2p::Receiver> receiver) : receiver_(std::move(receiver)) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
 
   nb::object room_for_body(int from, const Slot& header) {
     const ByteView bytes = view_of(header);
