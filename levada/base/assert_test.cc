@@ -10,7 +10,7 @@ TEST(FailedAssertion, NamesFileLineConditionAndText) {
                "levada: levada/feed/feed.cc:12: 'a == b' does not hold: both ends count alike");
 }
 
-TEST(Assertion, EndsTheProgramWhereAssertionsAreOnAndIsNotEvaluatedElsewhere) {
+TEST(Assertion, EndsTheProgramIfEnabledAndIsOtherwiseNotEvaluated) {
   [[maybe_unused]] int evaluated = 0;
   LEVADA_ASSERT(++evaluated > 0, "holds");
 #ifdef LEVADA_ASSERTIONS

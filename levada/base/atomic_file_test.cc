@@ -53,7 +53,7 @@ class AtomicFileTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(AtomicFileTest, TakesItsNameWhenItIsWhole) {
+TEST_F(AtomicFileTest, IsRenamedIntoPlaceOnceComplete) {
   std::ofstream(path()) << "before";
   {
     AtomicFile file(path());
@@ -66,7 +66,7 @@ TEST_F(AtomicFileTest, TakesItsNameWhenItIsWhole) {
   EXPECT_THAT(names(), ElementsAre("state"));
 }
 
-TEST_F(AtomicFileTest, LeavesNothingIfItIsGivenUp) {
+TEST_F(AtomicFileTest, LeavesNothingIfDiscarded) {
   {
     AtomicFile file(path());
     file.write(as_bytes("half"));
@@ -74,7 +74,7 @@ TEST_F(AtomicFileTest, LeavesNothingIfItIsGivenUp) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
-TEST_F(AtomicFileTest, LeavesThePartialFileOfAnotherWriterThere) {
+TEST_F(AtomicFileTest, KeepsThePartialFileOfAnotherWriter) {
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   {
     AtomicFile file(path());
@@ -85,7 +85,7 @@ TEST_F(AtomicFileTest, LeavesThePartialFileOfAnotherWriterThere) {
   EXPECT_THAT(names(), ElementsAre(".state.partial"));
 }
 
-TEST_F(AtomicFileTest, TakesOverWhatADeadProcessLeft) {
+TEST_F(AtomicFileTest, ReplacesThePartialFileOfADeadProcess) {
   const auto child = ::fork();
   if (child == 0) {
     AtomicFile file(path());
@@ -101,7 +101,7 @@ TEST_F(AtomicFileTest, TakesOverWhatADeadProcessLeft) {
   EXPECT_THAT(names(), ElementsAre("state"));
 }
 
-TEST_F(AtomicFileTest, IsWrittenByOneAtATime) {
+TEST_F(AtomicFileTest, AdmitsOneWriterAtATime) {
   AtomicFile file(path());
   EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr("another process is writing " + path()));
   file.write(as_bytes("mine"));
@@ -110,7 +110,7 @@ TEST_F(AtomicFileTest, IsWrittenByOneAtATime) {
   AtomicFile next(path());
 }
 
-TEST_F(AtomicFileTest, GoesOnAfterShortAndInterruptedWrites) {
+TEST_F(AtomicFileTest, RetriesShortAndInterruptedWrites) {
   int calls = 0;
   AtomicFile file(path(), [&](int fd, const void* bytes, std::size_t size) -> ssize_t {
     if (++calls % 2 == 1) {
@@ -124,7 +124,7 @@ TEST_F(AtomicFileTest, GoesOnAfterShortAndInterruptedWrites) {
   EXPECT_EQ(content(), "0123456789");
 }
 
-TEST_F(AtomicFileTest, SaysThatTheDiskIsFullAndLeavesNothing) {
+TEST_F(AtomicFileTest, ReportsAFullDiskAndLeavesNothing) {
   std::ofstream(path()) << "before";
   EXPECT_EQ(fault_of([&] {
               AtomicFile file(path(), [](int, const void*, std::size_t) -> ssize_t {
@@ -138,7 +138,7 @@ TEST_F(AtomicFileTest, SaysThatTheDiskIsFullAndLeavesNothing) {
   EXPECT_EQ(content(), "before");
 }
 
-TEST_F(AtomicFileTest, DoesNotWriteToAFileThatSomebodyElseHoldsOpenOrHasLinked) {
+TEST_F(AtomicFileTest, DoesNotWriteToAnOpenOrLinkedFile) {
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   const auto other = path() + ".other";
   std::ofstream(other) << "precious";
@@ -153,7 +153,7 @@ TEST_F(AtomicFileTest, DoesNotWriteToAFileThatSomebodyElseHoldsOpenOrHasLinked) 
   EXPECT_EQ(text.str(), "precious");
 }
 
-TEST_F(AtomicFileTest, RefusesThePartialFileOfAnotherUser) {
+TEST_F(AtomicFileTest, RejectsThePartialFileOfAnotherUser) {
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   std::ofstream(partial) << "theirs";
   if (::chown(partial.c_str(), 12345, 12345) != 0) {
@@ -162,7 +162,7 @@ TEST_F(AtomicFileTest, RefusesThePartialFileOfAnotherUser) {
   EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr(".state.partial belongs to another user: remove it"));
 }
 
-TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {
+TEST_F(AtomicFileTest, RemovesOnlyPartialFilesOfDeadProcesses) {
   std::ofstream(path() + ".index") << "whole";
   std::ofstream(path().substr(0, path().size() - 5) + ".dead.index.partial") << "half";
   std::ofstream(path().substr(0, path().size() - 5) + ".dead.bin.partial") << "half of something else";
@@ -183,7 +183,7 @@ void end_at(int signal) {
   ::sigaction(signal, &action, nullptr);
 }
 
-TEST_F(AtomicFileTest, ThatAnotherProcessWritesIsLeftByASignalHandler) {
+TEST_F(AtomicFileTest, SignalHandlerKeepsThePartialFileOfAnotherProcess) {
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   const UniqueFd held(::open(partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
@@ -200,7 +200,7 @@ TEST_F(AtomicFileTest, ThatAnotherProcessWritesIsLeftByASignalHandler) {
   EXPECT_THAT(names(), ElementsAre(".state.partial"));
 }
 
-TEST_F(AtomicFileTest, IsRemovedByASignalHandlerThatEndsTheProcess) {
+TEST_F(AtomicFileTest, SignalHandlerRemovesThePartialFile) {
   const auto child = ::fork();
   if (child == 0) {
     end_at(SIGHUP);
@@ -215,7 +215,7 @@ TEST_F(AtomicFileTest, IsRemovedByASignalHandlerThatEndsTheProcess) {
   EXPECT_THAT(names(), ElementsAre("state2"));
 }
 
-TEST_F(AtomicFileTest, IsRemovedWhereverTheSignalFindsTheWriters) {
+TEST_F(AtomicFileTest, SignalHandlerRemovesPartialFilesAtAnyMoment) {
   constexpr int trials = 300;
   const auto enough = Deadline::after(std::chrono::seconds(10));  // a sanitizer needs a second for each
   for (int trial = 0; trial < trials && !enough.expired(); ++trial) {
@@ -241,7 +241,7 @@ TEST_F(AtomicFileTest, IsRemovedWhereverTheSignalFindsTheWriters) {
   }
 }
 
-TEST_F(AtomicFileTest, SaysWhereItCannotBeMade) {
+TEST_F(AtomicFileTest, NamesThePathThatCannotBeCreated) {
   EXPECT_THAT(fault_of([&] { AtomicFile{path() + "/none"}; }), HasSubstr("cannot create " + path() + "/none: No such"));
   std::filesystem::create_symlink("/etc/passwd", path().substr(0, path().size() - 5) + ".state.partial");
   EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr("cannot create"));

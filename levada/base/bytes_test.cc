@@ -23,14 +23,14 @@ void expect_corrupt(std::size_t offset, const std::string& what, const std::func
   }
 }
 
-TEST(AlignUp, GivesTheNextMultiple) {
+TEST(AlignUp, ReturnsTheNextMultiple) {
   EXPECT_EQ(align_up(0, 64), 0U);
   EXPECT_EQ(align_up(1, 64), 64U);
   EXPECT_EQ(align_up(64, 64), 64U);
   EXPECT_EQ(align_up(65, 64), 128U);
 }
 
-TEST(CheckedArithmetic, IsEmptyWhereItDoesNotFit) {
+TEST(CheckedArithmetic, ReturnsNothingOnOverflow) {
   constexpr auto most = std::numeric_limits<std::uint64_t>::max();
   EXPECT_EQ(checked_add(2, 3), 5U);
   EXPECT_EQ(checked_add(most, 0), most);
@@ -48,7 +48,7 @@ TEST(FormatBytes, PicksTheUnit) {
   EXPECT_EQ(format_bytes(std::numeric_limits<std::uint64_t>::max()), "16384.0 PiB");
 }
 
-TEST(ByteReader, GivesBackWhatWasWritten) {
+TEST(ByteReader, ReadsWrittenValuesBack) {
   ByteWriter out;
   out.put(std::uint8_t{7});
   out.put(std::int64_t{-2});
@@ -74,20 +74,20 @@ TEST(ByteWriter, WritesTheLowByteFirst) {
   EXPECT_EQ(std::move(out).take(), expected);
 }
 
-TEST(ByteReader, RefusesToReadBeyondItsBytes) {
+TEST(ByteReader, RejectsReadsBeyondItsBytes) {
   const Bytes bytes(7);
   expect_corrupt(100, "8 bytes expected, 7 left", [&] { ByteReader(bytes, 100).get<std::uint64_t>(); });
   expect_corrupt(0, "4 bytes expected, 0 left", [] { ByteReader({}).get_sized(); });
 }
 
-TEST(ByteReader, RefusesALengthThatCannotFollow) {
+TEST(ByteReader, RejectsALengthBeyondItsBytes) {
   ByteWriter out;
   out.put(std::numeric_limits<std::uint32_t>::max());
   out.put(std::uint16_t{0});
   expect_corrupt(4, "4294967295 bytes expected, 2 left", [&] { ByteReader(out.view()).get_sized(); });
 }
 
-TEST(ByteReader, RefusesACountThatCannotFollow) {
+TEST(ByteReader, RejectsACountBeyondItsBytes) {
   ByteWriter out;
   out.put(std::uint32_t{3});
   out.put(std::uint64_t{0});
@@ -95,7 +95,7 @@ TEST(ByteReader, RefusesACountThatCannotFollow) {
   expect_corrupt(4, "a count of 3 that cannot follow", [&] { ByteReader(out.view()).get_count(3); });
 }
 
-TEST(ByteReader, RefusesACodeThatTheEnumDoesNotHave) {
+TEST(ByteReader, RejectsAnUnknownEnumCode) {
   enum class Fruit : std::uint8_t { apple = 1, pear = 2 };
   const auto read = [](std::uint8_t code) {
     ByteWriter out;
@@ -108,7 +108,7 @@ TEST(ByteReader, RefusesACodeThatTheEnumDoesNotHave) {
   expect_corrupt(1, "there is no fruit 3", [&] { read(3); });
 }
 
-TEST(ByteReader, RefusesANumberBelowTheLeast) {
+TEST(ByteReader, RejectsANumberBelowTheMinimum) {
   ByteWriter out;
   out.put(std::int32_t{-2});
   EXPECT_EQ(ByteReader(out.view()).get_at_least<std::int32_t>(-2, "stage"), -2);
@@ -122,7 +122,7 @@ TEST(ByteReader, CopiesBytesOut) {
   expect_corrupt(4, "3 bytes expected, 2 left", [&] { ByteReader(out.view().first(6)).get_bytes(); });
 }
 
-TEST(ByteReader, RefusesBytesLeftOver) {
+TEST(ByteReader, RejectsTrailingBytes) {
   const Bytes bytes(5);
   ByteReader in(bytes);
   in.get<std::uint16_t>();

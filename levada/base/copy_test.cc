@@ -25,14 +25,14 @@ TEST(CopyPayload, CopiesAndCounts) {
   EXPECT_EQ(copied_bytes() - before, 100U);
 }
 
-TEST(CopyPayload, TakesNothingFromNowhere) {
+TEST(CopyPayload, AcceptsAnEmptyNullSource) {
   const auto before = copied_bytes();
   copy_payload(nullptr, nullptr, 0);
   copy_payload_strided(nullptr, nullptr, 0, 5, 1);
   EXPECT_EQ(copied_bytes(), before);
 }
 
-TEST(CopyPayloadPastCaches, CopiesFromAnywhereToAnywhere) {
+TEST(CopyPayloadPastCaches, CopiesAnyAlignmentToAnyAlignment) {
   const auto from = counting(10'000);
   for (const std::size_t bytes : {0U, 1U, 63U, 4095U, 4096U, 4097U, 9000U}) {
     for (const std::size_t at : {0U, 1U, 17U, 64U, 100U}) {
@@ -47,14 +47,14 @@ TEST(CopyPayloadPastCaches, CopiesFromAnywhereToAnywhere) {
   }
 }
 
-TEST(WayToCopy, GoesPastTheCachesWithMoreThanTheyKeep) {
+TEST(WayToCopy, BypassesTheCachesForLargeCopies) {
   EXPECT_EQ(copy_mode_for(0), CopyMode::cached);
   EXPECT_EQ(copy_mode_for(cached_write_bytes), CopyMode::cached);
   EXPECT_EQ(copy_mode_for(cached_write_bytes + 1), CopyMode::non_temporal);
   EXPECT_EQ(copy_mode_for(std::uint64_t{1} << 40), CopyMode::non_temporal);
 }
 
-TEST(CopyPayload, IsCountedFromEveryThread) {
+TEST(CopyPayload, CountsCopiesOfEveryThread) {
   const auto before = copied_bytes();
   std::vector<std::jthread> threads;
   threads.reserve(4);
@@ -69,7 +69,7 @@ TEST(CopyPayload, IsCountedFromEveryThread) {
   EXPECT_EQ(copied_bytes() - before, 4U * 1000 * 8);
 }
 
-TEST(CopyPayloadStrided, GathersRunsOfEverySize) {
+TEST(CopyPayloadStrided, GathersRunsOfAnySize) {
   const auto from = counting(200);
   for (const std::size_t run : {1U, 2U, 3U, 4U, 8U, 12U, 16U, 24U}) {
     for (const std::ptrdiff_t stride : {0, 1, 25}) {
@@ -84,7 +84,7 @@ TEST(CopyPayloadStrided, GathersRunsOfEverySize) {
   }
 }
 
-TEST(CopyPayloadStrided, GathersLongRunsPastTheCaches) {
+TEST(CopyPayloadStrided, GathersLongRunsBypassingTheCaches) {
   const auto from = counting(20'000);
   std::vector<std::byte> to(3 * 5000 + 8, std::byte{0xee});
   const auto before = copied_bytes();

@@ -24,11 +24,11 @@ TEST(ParseDuration, ReadsEveryUnit) {
   EXPECT_EQ(parse_duration("0"), 0s);
 }
 
-TEST(ParseDuration, TakesABareNumberForSeconds) {
+TEST(ParseDuration, ReadsABareNumberAsSeconds) {
   EXPECT_EQ(parse_duration("30"), 30s);
 }
 
-TEST(ParseDuration, RefusesWhatIsNoDuration) {
+TEST(ParseDuration, RejectsInvalidDurations) {
   for (const auto* text : {"", "s", "-1s", "1 s", "1sec", "one", "nan", "inf", "1e300h", "s1", "1s "}) {
     EXPECT_THROW(parse_duration(text), InvalidArgument) << text;
   }
@@ -52,7 +52,7 @@ TEST(Deadline, OfNowHasPassed) {
   EXPECT_EQ(Deadline::now().remaining(), Duration::zero());
 }
 
-TEST(Deadline, LeavesAtMostWhatItWasGiven) {
+TEST(Deadline, RemainingTimeNeverExceedsTheDuration) {
   const auto deadline = Deadline::after(1h);
   EXPECT_FALSE(deadline.expired());
   EXPECT_LE(deadline.remaining(), 1h);
@@ -60,7 +60,7 @@ TEST(Deadline, LeavesAtMostWhatItWasGiven) {
   EXPECT_TRUE(Deadline::after(-1s).expired());
 }
 
-TEST(Deadline, BeyondTheClockIsNever) {
+TEST(Deadline, BeyondTheClockNeverExpires) {
   EXPECT_TRUE(Deadline::after(Duration::max()).is_never());
 }
 

@@ -34,17 +34,17 @@ TEST(ThrowError, NamesTheLostRank) {
   }
 }
 
-TEST(ThrowError, TakesAKindFromOutsideForAnEngineError) {
+TEST(ThrowError, ThrowsAnEngineErrorForAnUnknownKind) {
   EXPECT_THROW(throw_error(static_cast<ErrorKind>(99), "what happened"), EngineError);
   EXPECT_EQ(error_name(static_cast<ErrorKind>(99)), "Error");
 }
 
-TEST(Error, CarriesWhatItsClassKnows) {
+TEST(Error, CarriesTheFieldsOfItsClass) {
   EXPECT_EQ(PeerLost(3, "rank 3 ended").rank(), 3);
   EXPECT_EQ(CorruptMessage(17, "bad").offset(), 17U);
 }
 
-TEST(Error, QuotesNothingThatATerminalWouldObey) {
+TEST(Error, EscapesTerminalControlSequences) {
   EXPECT_STREQ(SourceError("no field \x1b]0;x\x07 in caf\xe9:\n  line 2").what(),
                "no field \\x1b]0;x\\x07 in caf\\xe9:\n  line 2");
 }

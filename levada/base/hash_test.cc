@@ -29,7 +29,7 @@ TEST(Digest, IsCanonicalXxh3Of128Bits) {
   EXPECT_EQ(digest_of(std::string(1000, 'a')), "b01da365eddaa29cb3e7af627147db7c");
 }
 
-TEST(Digest, IsTheSameHoweverTheBytesAreCut) {
+TEST(Digest, DoesNotDependOnHowTheBytesAreSplit) {
   const std::string text(5000, 'x');
   for (const std::size_t cut : {std::size_t{1}, std::size_t{255}, std::size_t{256}, std::size_t{257}, text.size()}) {
     Digest digest;
@@ -39,7 +39,7 @@ TEST(Digest, IsTheSameHoweverTheBytesAreCut) {
   }
 }
 
-TEST(Digest, GoesOnAfterItWasRead) {
+TEST(Digest, ContinuesAfterBeingRead) {
   Digest digest;
   digest.update("a");
   EXPECT_EQ(digest.hex(), digest_of("a"));

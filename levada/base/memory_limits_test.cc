@@ -31,7 +31,7 @@ TEST(MemoryLimits, AreTheMachinesWithoutControlGroups) {
   EXPECT_EQ(limits.available, 512 * mib);
 }
 
-TEST(MemoryLimits, AreTheNarrowestGroupsOnTheWayUp) {
+TEST(MemoryLimits, AreTheTightestOfAllEnclosingGroups) {
   const MemoryLimits limits = memory_limits(files({
       {"/proc/self/mountinfo", v2_mount},
       {"/proc/self/cgroup", "0::/slice/job\n"},
@@ -44,7 +44,7 @@ TEST(MemoryLimits, AreTheNarrowestGroupsOnTheWayUp) {
   EXPECT_EQ(limits.available, 150 * mib);
 }
 
-TEST(MemoryLimits, AreFoundInACgroupV1OfAContainer) {
+TEST(MemoryLimits, AreFoundInACgroupV1Container) {
   const MemoryLimits limits = memory_limits(files({
       {"/proc/self/mountinfo", v1_mount},
       {"/proc/self/cgroup", "9:cpu,cpuacct:/docker/ab12\n5:memory:/docker/ab12\n0::/x\n"},
@@ -56,7 +56,7 @@ TEST(MemoryLimits, AreFoundInACgroupV1OfAContainer) {
   EXPECT_EQ(limits.available, 90 * mib);
 }
 
-TEST(MemoryLimits, NoLimitOfCgroupV1IsNoLimit) {
+TEST(MemoryLimits, UnlimitedCgroupV1IsNoLimit) {
   const MemoryLimits limits = memory_limits(files({
       {"/proc/self/mountinfo", v1_mount},
       {"/proc/self/cgroup", "5:memory:/docker/ab12\n"},
@@ -67,7 +67,7 @@ TEST(MemoryLimits, NoLimitOfCgroupV1IsNoLimit) {
   EXPECT_EQ(limits.available, 512 * mib);
 }
 
-TEST(MemoryLimits, AGroupThatUsesMoreThanItsLimitHasNothingLeft) {
+TEST(MemoryLimits, AGroupAboveItsLimitHasNothingAvailable) {
   const MemoryLimits limits = memory_limits(files({
       {"/proc/self/mountinfo", v2_mount},
       {"/proc/self/cgroup", "0::/\n"},
@@ -77,7 +77,7 @@ TEST(MemoryLimits, AGroupThatUsesMoreThanItsLimitHasNothingLeft) {
   EXPECT_EQ(limits.available, 0U);
 }
 
-TEST(MemoryLimits, NonsenseLimitsNothing) {
+TEST(MemoryLimits, MalformedLimitsAreIgnored) {
   const MemoryLimits limits = memory_limits(files({
       {"/proc/self/mountinfo", "x\n\n1 2 3 - cgroup2\n30 23 0:26 / /g rw - cgroup2 cgroup2 rw\n"},
       {"/proc/self/cgroup", "::\n0::relative/path\nnothing\n"},
@@ -86,7 +86,7 @@ TEST(MemoryLimits, NonsenseLimitsNothing) {
   EXPECT_EQ(limits.total, 1024 * mib);
 }
 
-TEST(MemoryLimits, RefuseWhatIsMoreThanIsAvailable) {
+TEST(MemoryLimits, RejectMoreThanIsAvailable) {
   const MemoryLimits limits{.total = 64 * mib, .available = 3 * mib};
   EXPECT_NO_THROW(expect_memory(3 * mib, limits, "indexing a.jsonl"));
   try {
@@ -100,7 +100,7 @@ TEST(MemoryLimits, RefuseWhatIsMoreThanIsAvailable) {
   }
 }
 
-TEST(Budget, KeepsAMarginOfTheLimit) {
+TEST(Budget, KeepsAMarginBelowTheLimit) {
   Budget budget(10'000 * mib);
   EXPECT_EQ(budget.max(), 9'800 * mib);
   budget.refresh(4'900 * mib, 5'000 * mib, budget.reading());
@@ -109,7 +109,7 @@ TEST(Budget, KeepsAMarginOfTheLimit) {
   EXPECT_TRUE(budget.covers(4'800 * mib));
 }
 
-TEST(Budget, GrantsMoreThanWasAskedForSoThatTheLimitsAreSeldomRead) {
+TEST(Budget, GrantsMoreThanRequestedToReadTheLimitsLessOften) {
   Budget budget(10'000 * mib);
   int read = 0;
   for (int i = 0; i < 32; ++i) {
@@ -123,7 +123,7 @@ TEST(Budget, GrantsMoreThanWasAskedForSoThatTheLimitsAreSeldomRead) {
   EXPECT_EQ(read, 1);
 }
 
-TEST(Budget, CountsWhatBecomesResidentWhileTheLimitsAreRead) {
+TEST(Budget, CountsPagesPopulatedWhileTheLimitsAreRead) {
   Budget budget(1'000 * mib);
   budget.refresh(100 * mib, 500 * mib, budget.reading());
   budget.spend(100 * mib);

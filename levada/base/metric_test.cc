@@ -5,7 +5,7 @@
 namespace levada {
 namespace {
 
-TEST(ToPrometheus, WritesMetricsOfOneNameTogether) {
+TEST(ToPrometheus, GroupsMetricsByName) {
   const std::vector<Metric> metrics = {
       {.name = "a_total", .help = "So many.", .labels = {{"rank", "0"}, {"stage", "a \"b\"\\c\nd"}}, .value = 3},
       {.name = "b", .help = "Now.", .type = Metric::Type::gauge, .labels = {}, .value = 0.25},

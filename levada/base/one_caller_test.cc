@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(OneCaller, RefusesAnotherThreadWhileOneIsInside) {
+TEST(OneCaller, RejectsASecondThreadDuringACall) {
   OneCaller callers;
   {
     const OneCaller::Call call(callers, "this feed");
@@ -26,7 +26,7 @@ TEST(OneCaller, RefusesAnotherThreadWhileOneIsInside) {
   std::thread([&] { const OneCaller::Call call(callers, "this feed"); }).join();
 }
 
-TEST(OneCaller, LetsItsOwnThreadInAgainWhereNestedCallsAreAllowed) {
+TEST(OneCaller, AdmitsItsOwnThreadAgainIfNestedCallsAreAllowed) {
   OneCaller callers;
   const OneCaller::Call call(callers, "this feed");
   EXPECT_THAT(refusal([&] { const OneCaller::Call second(callers, "this feed"); }),

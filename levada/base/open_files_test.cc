@@ -28,21 +28,21 @@ class OpenFiles : public testing::Test {
   rlimit before_{};
 };
 
-TEST_F(OpenFiles, RaiseTheSoftLimitByWhatIsNeeded) {
+TEST_F(OpenFiles, RaiseTheSoftLimitAsNeeded) {
   lower_soft_limit(64);
   reserve_open_files(500, "rank 3");
   EXPECT_GE(soft_limit(), 1500U);
   EXPECT_LT(soft_limit(), 3000U);
 }
 
-TEST_F(OpenFiles, LeaveALimitThatIsHighEnough) {
+TEST_F(OpenFiles, KeepASufficientLimit) {
   const rlim_t before = soft_limit();
   if (before < 2048) GTEST_SKIP() << "the limit is low";  // skipped without: 2048 open files
   reserve_open_files(10, "rank 3");
   EXPECT_EQ(soft_limit(), before);
 }
 
-TEST_F(OpenFiles, NameTheNumberThatIsNeededIfTheHardLimitIsTooLow) {
+TEST_F(OpenFiles, NameTheRequiredNumberIfTheHardLimitIsTooLow) {
   try {
     reserve_open_files(std::size_t{1} << 40, "rank 3");
     FAIL();

@@ -48,20 +48,20 @@ class PrivateFiles : public ::testing::Test {
   }();
 };
 
-TEST_F(PrivateFiles, AreInFoldersThatAreCreatedForOneUserWhateverTheUmask) {
+TEST_F(PrivateFiles, GetPrivateFoldersRegardlessOfTheUmask) {
   const auto before = ::umask(0);
   create_private_folder(path("a/b/c"));
   ::umask(before);
   for (const auto* name : {"a", "a/b", "a/b/c"}) EXPECT_EQ(mode_of(path(name)), 0700U) << name;
 }
 
-TEST_F(PrivateFiles, LeaveAFolderThatExistsAsItIs) {
+TEST_F(PrivateFiles, KeepTheModeOfAnExistingFolder) {
   ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
   create_private_folder(folder_ + "/");
   EXPECT_EQ(mode_of(folder_), 0755U);
 }
 
-TEST_F(PrivateFiles, AreRefusedAFolderInWhichOthersCanReplaceThem) {
+TEST_F(PrivateFiles, AreRejectedInAFolderThatOthersCanWriteTo) {
   for (const mode_t mode : {0700U, 0755U, 01777U, 02770U, 02775U, 03770U})
     EXPECT_EQ(refusal_of(mode), "nothing was refused") << mode;
   EXPECT_EQ(refusal_of(0775), "the cache " + folder_ +
@@ -71,13 +71,13 @@ TEST_F(PrivateFiles, AreRefusedAFolderInWhichOthersCanReplaceThem) {
   EXPECT_EQ(FolderTrust::of(path("missing"), "the cache", "").file_mode(), private_mode);
 }
 
-TEST_F(PrivateFiles, AreRefusedAnotherUsersFolder) {
+TEST_F(PrivateFiles, AreRejectedInAnotherUsersFolder) {
   if (::chown(folder_.c_str(), 12345, 12345) != 0) return;  // Only root can do that.
   EXPECT_THAT(refusal_of(0700), StartsWith("the cache " + folder_ + " belongs to another user (uid 12345)"));
   EXPECT_THAT(refusal_of(01777), HasSubstr("belongs to another user"));
 }
 
-TEST_F(PrivateFiles, AreThoseThatNobodyElseMayWriteTo) {
+TEST_F(PrivateFiles, AreWritableByTheirOwnerOnly) {
   std::ofstream(path("a")) << "text";
   const auto trust = FolderTrust::of(folder_, "the cache", "");
   for (const mode_t mode : {0600U, 0644U, 0400U}) {
@@ -109,7 +109,7 @@ bool as_user(uid_t user, gid_t group, const std::function<bool()>& act) {
   return status == 0;
 }
 
-TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
+TEST_F(PrivateFiles, AreSharedByAGroupInASetGroupIdFolder) {
   if (::chown(folder_.c_str(), 4001, 5000) != 0)
     GTEST_SKIP() << "only root can be several users";  // skipped without: root
   ASSERT_EQ(::chmod(folder_.c_str(), 02770), 0);
@@ -134,7 +134,7 @@ TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
   EXPECT_TRUE(as_user(4001, 5000, [&] { return !covers("b"); }));
 }
 
-TEST_F(PrivateFiles, AreNotSharedWithAGroupThatAnotherUserHasChosen) {
+TEST_F(PrivateFiles, AreNotSharedWithAGroupThatAnotherUserChose) {
   if (::chown(folder_.c_str(), 4001, 5000) != 0)
     GTEST_SKIP() << "only root can be several users";  // skipped without: root
   for (const mode_t mode : {02770U, 02775U})
@@ -147,7 +147,7 @@ TEST_F(PrivateFiles, AreNotSharedWithAGroupThatAnotherUserHasChosen) {
   EXPECT_NE(FolderTrust::of(folder_, "the cache", "").file_mode(), private_mode);
 }
 
-TEST_F(PrivateFiles, OfAFolderThatCannotBeWrittenAreItsOwners) {
+TEST_F(PrivateFiles, OfAReadOnlyFolderMustBelongToItsOwner) {
   if (::chown(folder_.c_str(), 4001, 5000) != 0)
     GTEST_SKIP() << "only root can be several users";  // skipped without: root
   ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
@@ -161,7 +161,7 @@ TEST_F(PrivateFiles, OfAFolderThatCannotBeWrittenAreItsOwners) {
   }));
 }
 
-TEST_F(PrivateFiles, BelongToWhomTheFileSystemTakesThisUserFor) {
+TEST_F(PrivateFiles, BelongToTheUserThatTheFileSystemMapsTo) {
   // Simulates a file system that maps users: a process with another effective user id for files.
   if (::chown(folder_.c_str(), 65534, 65534) != 0)
     GTEST_SKIP() << "only root can be several users";  // skipped without: root

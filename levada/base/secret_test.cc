@@ -18,12 +18,12 @@ Bytes ascending(std::size_t count) {
   return bytes;
 }
 
-TEST(Blake2s, HashesAsItsSpecificationSays) {
+TEST(Blake2s, MatchesItsSpecification) {
   EXPECT_EQ(to_hex(blake2s(as_bytes("abc"))), "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982");
   EXPECT_EQ(to_hex(blake2s({})), "69217a3079908094e11121d042354a7c1f55b6482ca1a51e1b250dfd1ed0eef9");
 }
 
-TEST(Blake2s, HashesWithAKeyAsItsPublishedVectorsSay) {
+TEST(Blake2s, MatchesThePublishedKeyedVectors) {
   const Bytes key = ascending(32);
   const std::pair<std::size_t, const char*> vectors[] = {
       {0, "48a8997da407876b3d79c0d92325ad3b89cbb754d86ab71aee047ad345fd2c49"},
@@ -36,11 +36,11 @@ TEST(Blake2s, HashesWithAKeyAsItsPublishedVectorsSay) {
   for (const auto& [bytes, hash] : vectors) EXPECT_EQ(to_hex(blake2s(ascending(bytes), key)), hash) << bytes;
 }
 
-TEST(Blake2s, RefusesAKeyThatIsTooLong) {
+TEST(Blake2s, RejectsAKeyThatIsTooLong) {
   EXPECT_THROW(blake2s({}, ascending(33)), InvalidArgument);
 }
 
-TEST(Secret, ProvesItsMessageAndNoOther) {
+TEST(Secret, ProvesOnlyItsOwnMessage) {
   const Secret secret = random_secret();
   const Bytes message = ascending(100);
   Proof proof = prove(secret, message);
@@ -56,7 +56,7 @@ TEST(Secret, ProvesItsMessageAndNoOther) {
   }
 }
 
-TEST(Secret, IsAnotherForEachPurposeAndEachCall) {
+TEST(Secret, DiffersForEachPurposeAndCall) {
   const Secret secret = random_secret();
   EXPECT_NE(secret, random_secret());
   EXPECT_NE(random_challenge(), random_challenge());

@@ -14,7 +14,7 @@ StageSpan item(std::int64_t begin_ns, std::int64_t duration_ns, std::int32_t sta
   return {.stage = stage, .items = 1, .begin_ns = begin_ns, .duration_ns = duration_ns, .waited_ns = duration_ns / 2};
 }
 
-TEST(StageLog, SeesSmallItemsThatFollowOnEachOtherTogether) {
+TEST(StageLog, JoinsConsecutiveSmallItems) {
   StageLog log(2);
   for (std::int64_t i = 0; i < 100; ++i) {
     log.add(item(i * 5 * us, 5 * us - 100, 0));
@@ -27,7 +27,7 @@ TEST(StageLog, SeesSmallItemsThatFollowOnEachOtherTogether) {
   EXPECT_EQ(spans[0].waited_ns, 100 * ((5 * us - 100) / 2));
 }
 
-TEST(StageLog, KeepsWaitsOfAStageApartAndWhatTheProcessDoes) {
+TEST(StageLog, JoinsProcessSpansButNotWaitsOfAStage) {
   StageLog log(1);
   log.add({.work = StageWork::input, .stage = 0, .begin_ns = 10 * us, .duration_ns = 30 * us});
   log.add(item(0, 50 * us));
@@ -40,7 +40,7 @@ TEST(StageLog, KeepsWaitsOfAStageApartAndWhatTheProcessDoes) {
                                                   std::pair(-1, 61 * us)));
 }
 
-TEST(StageLog, KeepsWholeWindowsWhenItIsFull) {
+TEST(StageLog, KeepsWholeWindowsWhenFull) {
   StageLog log(1, 100);
   for (std::int64_t i = 0; i < 10'000; ++i) log.add(item(i * 2 * ms, ms));
   const auto trace = log.trace();
@@ -55,7 +55,7 @@ TEST(StageLog, KeepsWholeWindowsWhenItIsFull) {
   EXPECT_GT(last, 0) << "not only the beginning";
 }
 
-TEST(StageLog, KeepsOtherWindowsThanOneThatIsCrowded) {
+TEST(StageLog, KeepsOtherWindowsDespiteACrowdedOne) {
   StageLog log(1, 100);
   for (std::int64_t i = 0; i < 1000; ++i) log.add(item(3 * StageTrace::window_ns + i * 50 * us, 40 * us));
   for (std::int64_t i = 4; i < 8; ++i) log.add(item(i * StageTrace::window_ns, ms));
@@ -64,13 +64,13 @@ TEST(StageLog, KeepsOtherWindowsThanOneThatIsCrowded) {
   EXPECT_EQ(trace.spans.back().begin_ns, 7 * StageTrace::window_ns);
 }
 
-TEST(StageLog, SamplesNoMoreOftenThanIsSeen) {
+TEST(StageLog, LimitsTheSamplingRate) {
   StageLog log(1);
   for (std::int64_t i = 1; i <= 1000; ++i) log.add(StageSample{i * ms, i});
   EXPECT_EQ(log.trace().samples.size(), 100u);
 }
 
-TEST(StageTraces, AreTheSameFromBytes) {
+TEST(StageTraces, SurviveARoundTrip) {
   StageTrace trace{.spans = {item(5, 7), {.work = StageWork::room, .other = 3, .begin_ns = 1, .duration_ns = 2}},
                    .samples = {{4, 5}},
                    .stride = 8,
@@ -79,7 +79,7 @@ TEST(StageTraces, AreTheSameFromBytes) {
   EXPECT_EQ(decode_stage_traces(encode(traces)), traces);
 }
 
-TEST(StageTraces, AreRefusedWhereBytesLie) {
+TEST(StageTraces, AreRejectedIfTheirFieldsAreInvalid) {
   const std::vector<StageTrace> traces = {{.spans = {item(5, 7)}, .samples = {{4, 5}}}};
   const Bytes good = encode(traces);
   for (std::size_t size = 0; size < good.size(); ++size) {

@@ -14,16 +14,16 @@ TEST(Text, IsCutBetweenCharacters) {
   EXPECT_EQ(cut_text("", 4), "");
 }
 
-TEST(Text, OfContinuationsAloneIsCutToNothing) {
+TEST(Text, OfOnlyContinuationBytesIsCutToNothing) {
   EXPECT_EQ(cut_text("\x80\x80\x80", 2), "");
 }
 
-TEST(Text, ThatIsPrintableIsLeftAsItIs) {
+TEST(Text, ThatIsPrintableIsUnchanged) {
   EXPECT_EQ(printable("a b \"c\" \\ caf\u00e9 \u4e2d \U0001F600"), "a b \"c\" \\ caf\u00e9 \u4e2d \U0001F600");
   EXPECT_EQ(printable(""), "");
 }
 
-TEST(Text, CannotTellATerminalAnythingOncePrintable) {
+TEST(Text, CannotControlATerminalOncePrintable) {
   EXPECT_EQ(printable("\x1b]0;x\x07\x1b[2J"), "\\x1b]0;x\\x07\\x1b[2J");
   EXPECT_EQ(printable("a\nb\rc\td\x7f"), "a\\nb\\rc\\td\\x7f");
   EXPECT_EQ(printable("\u009b2J"), "\\x9b2J");
@@ -31,7 +31,7 @@ TEST(Text, CannotTellATerminalAnythingOncePrintable) {
   EXPECT_EQ(printable("a\u202eb\u2028c\u2066"), "a\\u202eb\\u2028c\\u2066");
 }
 
-TEST(Text, ThatIsNoUtf8IsShownByItsBytes) {
+TEST(Text, ThatIsNotUtf8IsShownAsBytes) {
   EXPECT_EQ(printable("caf\xe9"), "caf\\xe9");
   EXPECT_EQ(printable("\x9b"
                       "2J"),
@@ -42,7 +42,7 @@ TEST(Text, ThatIsNoUtf8IsShownByItsBytes) {
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
 }
 
-TEST(Text, OfSeveralLinesKeepsThem) {
+TEST(Text, KeepsItsLines) {
   EXPECT_EQ(printable_lines("a\n\tb\x1b\r"), "a\n\tb\\x1b\\r");
 }
 

@@ -33,7 +33,7 @@ void refuse_threads() {
   ::setrlimit(RLIMIT_AS, &limit);
 }
 
-TEST(Threads, AreRefusedWithOneSentenceThatSaysWhatTheyWereFor) {
+TEST(Threads, ThatCannotStartNameTheirPurposeInTheError) {
   EXPECT_EQ(
       in_a_process([] {
         refuse_threads();
@@ -57,7 +57,7 @@ struct Stop {
   }
 };
 
-TEST(ThreadGroup, JoinsWhatItStartedWhereTheNextOneIsRefused) {
+TEST(ThreadGroup, JoinsStartedThreadsIfTheNextCannotStart) {
   EXPECT_EQ(in_a_process([] {
               std::atomic<bool> stop{false};
               std::atomic<int> done{0};

@@ -25,12 +25,12 @@ Trace small_trace() {
   return trace;
 }
 
-TEST(Trace, SurvivesTheWayToAnotherRank) {
+TEST(Trace, SurvivesARoundTrip) {
   EXPECT_EQ(decode_trace(encode(small_trace())), small_trace());
   EXPECT_EQ(decode_trace(encode(Trace{})), Trace{});
 }
 
-TEST(Trace, IsRefusedWhereverItIsCut) {
+TEST(Trace, IsRejectedIfTruncatedAnywhere) {
   const auto bytes = encode(small_trace());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_THROW(decode_trace(ByteView(bytes).first(size)), CorruptMessage) << size;
@@ -47,7 +47,7 @@ Bytes with_byte(std::size_t at, unsigned value) {
   return bytes;
 }
 
-TEST(Trace, IsRefusedIfItLies) {
+TEST(Trace, IsRejectedIfItsFieldsAreInvalid) {
   constexpr std::size_t first_span = 8 + 8 + 4;
   EXPECT_THROW(decode_trace(with_byte(0, 0)), CorruptMessage) << "a stride of none";
   EXPECT_THROW(decode_trace(with_byte(7, 0x80)), CorruptMessage) << "a stride below zero";
@@ -63,7 +63,7 @@ TEST(Trace, IsRefusedIfItLies) {
   EXPECT_THROW(decode_trace(encode(endless)), CorruptMessage);
 }
 
-TEST(TraceLog, KeepsWhatIsAdded) {
+TEST(TraceLog, KeepsAddedSpans) {
   TraceLog log;
   log.add(span_at(0, 10));
   log.add(TraceSample{.step = 0, .time_ns = 5, .bytes = 17});
@@ -72,7 +72,7 @@ TEST(TraceLog, KeepsWhatIsAdded) {
   EXPECT_EQ(log.trace().dropped, 0u);
 }
 
-TEST(TraceLog, MakesOneSpanOfAWaitThatIsInterruptedForAMoment) {
+TEST(TraceLog, JoinsBrieflyInterruptedWaitsIntoOneSpan) {
   TraceLog log;
   log.add(span_at(0, 1'000, 4, TraceKind::room));
   log.add(span_at(1'500, 1'000, 4, TraceKind::room));
@@ -83,7 +83,7 @@ TEST(TraceLog, MakesOneSpanOfAWaitThatIsInterruptedForAMoment) {
   EXPECT_EQ(log.trace().spans.size(), 4u) << "another kind, another step, a long time between";
 }
 
-TEST(TraceLog, LeavesOutEveryOtherStepWhenItIsFull) {
+TEST(TraceLog, DropsEveryOtherStepWhenFull) {
   constexpr std::int64_t steps = 1000;
   TraceLog log(100);
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -102,14 +102,14 @@ TEST(TraceLog, LeavesOutEveryOtherStepWhenItIsFull) {
   }
 }
 
-TEST(TraceLog, StaysWithinItsMemoryWhateverComes) {
+TEST(TraceLog, StaysWithinItsMemoryLimit) {
   TraceLog log(10);
   for (std::int64_t i = 0; i < 1000; ++i) log.add(span_at(i * 1'000'000, 1, 0));
   EXPECT_LE(log.trace().spans.size(), 10u);
   EXPECT_EQ(log.trace().spans.size() + log.trace().dropped, 1000u);
 }
 
-TEST(TraceLog, TakesFromSeveralThreads) {
+TEST(TraceLog, AcceptsSpansFromSeveralThreads) {
   constexpr std::int64_t each = 10'000;
   TraceLog log;
   const auto fill = [&log](TraceThread thread) {
@@ -123,7 +123,7 @@ TEST(TraceLog, TakesFromSeveralThreads) {
   EXPECT_EQ(log.trace().spans.size(), 2u * each);
 }
 
-TEST(TraceScope, RecordsTheTimeItLives) {
+TEST(TraceScope, RecordsItsLifetime) {
   TraceLog log;
   const auto begin = trace_time(Clock::now());
   { const TraceScope scope(&log, TraceThread::reader, TraceKind::read, 7, 2); }

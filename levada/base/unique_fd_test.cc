@@ -25,7 +25,7 @@ TEST(UniqueFd, ClosesWithItsOwner) {
   EXPECT_FALSE(is_open(fd));
 }
 
-TEST(UniqueFd, HandsOnWhatItOwns) {
+TEST(UniqueFd, TransfersOwnership) {
   auto first = open_null();
   const int fd = first.get();
   UniqueFd second(std::move(first));

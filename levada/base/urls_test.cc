@@ -16,13 +16,13 @@ TEST(Urls, AreShownWithoutUserPasswordAndQuery) {
   EXPECT_EQ(shown_url("ftp://user:word@host"), "ftp://host");
 }
 
-TEST(Urls, AreShownWithoutAPasswordThatShouldHaveBeenEscaped) {
+TEST(Urls, AreShownWithoutAnUnescapedPassword) {
   for (const std::string word : {"wo/rd", "wo?rd", "wo#rd", "wo'rd", "wo rd", "w@ord", "wo://rd"}) {
     EXPECT_EQ(shown_url("http://user:" + word + "@host/a.jsonl"), "http://host/a.jsonl") << word;
   }
 }
 
-TEST(Urls, KeepWhatIsNoSecret) {
+TEST(Urls, KeepPartsThatAreNotSecret) {
   for (const std::string url :
        {"s3://bucket/part-?.jsonl", "s3://bucket/a@b.jsonl", "memory://*/a.json?", "http://[::1]:80/a",
         "file:///a b/c.jsonl", "a?b=c@d", "http://host:8080/x@y", "://", "a://"}) {
@@ -30,13 +30,13 @@ TEST(Urls, KeepWhatIsNoSecret) {
   }
 }
 
-TEST(Urls, LoseTheirSecretsAlsoWithinASentence) {
+TEST(Urls, LoseTheirSecretsWithinASentence) {
   EXPECT_EQ(printable("403, url='http://user:word@host/x?sig=word', and https://word@host/y?word: no\x1b"),
             "403, url='http://host/x', and https://host/y: no\\x1b");
   EXPECT_EQ(printable_lines("http://a:word@b\nhttp://c:word@d"), "http://b\nhttp://d");
 }
 
-TEST(Urls, LoseQueriesBehindCharactersThatShouldHaveBeenEscaped) {
+TEST(Urls, LoseQueriesAfterUnescapedCharacters) {
   for (const std::string name : {"my data", "it's", "a\tb", "a\"b", "<a>", "a) b", "a?b c"}) {
     EXPECT_EQ(shown_url("http://h/" + name + ".jsonl?k=a'b&sig=word").find("word"), std::string::npos) << name;
     EXPECT_EQ(shown_url("s3://h/" + name + ".jsonl?sig=word").find("word"), std::string::npos) << name;
@@ -49,7 +49,7 @@ TEST(Urls, LoseQueriesBehindCharactersThatShouldHaveBeenEscaped) {
   EXPECT_EQ(shown_url("http://h/x?url=http://user@h/y?sig=word"), "http://h/x");
 }
 
-TEST(Urls, HaveANameThatTheQueryOfAWebAddressIsNoPartOf) {
+TEST(Urls, NameExcludesTheQueryOfAWebAddress) {
   EXPECT_EQ(without_query("https://h/a.jsonl?X-Amz-Signature=b%2F&e=1"), "https://h/a.jsonl");
   EXPECT_EQ(without_query("Http://h/a.bin#part"), "Http://h/a.bin");
   EXPECT_EQ(without_query("https://h/a.jsonl"), "https://h/a.jsonl");

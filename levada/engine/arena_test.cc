@@ -18,7 +18,7 @@ std::optional<Arena::Allocation> allocate(Arena& arena, std::uint64_t bytes) {
   return arena.allocate(*place);
 }
 
-TEST(Arena, UsesTheBlockFreedLastFirst) {
+TEST(Arena, ReusesTheMostRecentlyFreedBlockFirst) {
   Arena arena(1000 * page, 100);
   const auto a = allocate(arena, 5 * page)->slot;
   const auto b = allocate(arena, 5 * page)->slot;
@@ -28,7 +28,7 @@ TEST(Arena, UsesTheBlockFreedLastFirst) {
   EXPECT_EQ(allocate(arena, 5 * page)->slot, a);
 }
 
-TEST(Arena, MemoryUsedBeforeIsResident) {
+TEST(Arena, FreedMemoryStaysResident) {
   Arena arena(1000 * page, 100);
   const auto first = *allocate(arena, 3 * page - 1);
   EXPECT_THAT(first.unbacked, testing::ElementsAre(first.block));
@@ -38,7 +38,7 @@ TEST(Arena, MemoryUsedBeforeIsResident) {
   EXPECT_TRUE(allocate(arena, 3 * page)->unbacked.empty());
 }
 
-TEST(Arena, CountsWhatIsUsed) {
+TEST(Arena, CountsUsedMemory) {
   Arena arena(1000 * page, 100);
   const auto a = allocate(arena, 3 * page - 1)->slot;
   const auto b = allocate(arena, 1)->slot;
@@ -59,7 +59,7 @@ TEST(Arena, SizesOfAClassShareTheirBlocks) {
   EXPECT_EQ(small.block, large.block) << "all of it is resident, so all of it is given";
 }
 
-TEST(Arena, CoalescesSmallBlocksIntoALargeOneBeforeItUsesMoreMemory) {
+TEST(Arena, CoalescesSmallBlocksBeforeUsingMoreMemory) {
   Arena arena(1000 * page, 100);
   std::vector<std::uint32_t> slots;
   for (int i = 0; i < 16; ++i) slots.push_back(allocate(arena, page)->slot);
@@ -68,13 +68,13 @@ TEST(Arena, CoalescesSmallBlocksIntoALargeOneBeforeItUsesMoreMemory) {
   EXPECT_EQ(arena.resident(), 16 * page);
 }
 
-TEST(Arena, SplitsALargeBlockIntoSmallOnesBeforeItUsesMoreMemory) {
+TEST(Arena, SplitsALargeBlockBeforeUsingMoreMemory) {
   Arena arena(1000 * page, 100);
   arena.free(allocate(arena, 16 * page)->slot);
   for (int i = 0; i < 16; ++i) EXPECT_TRUE(allocate(arena, page)->unbacked.empty()) << i;
 }
 
-TEST(Arena, AllocatesTheWholeOfItAndThenNothing) {
+TEST(Arena, AllocatesItsWholeCapacityInOneBlock) {
   Arena arena(64 * page, 100);
   const auto all = allocate(arena, 64 * page);
   ASSERT_TRUE(all);
@@ -83,13 +83,13 @@ TEST(Arena, AllocatesTheWholeOfItAndThenNothing) {
   EXPECT_TRUE(allocate(arena, 64 * page));
 }
 
-TEST(Arena, HasNoPlaceForMoreThanItsCapacity) {
+TEST(Arena, RejectsMoreThanItsCapacity) {
   Arena arena(64 * page, 100);
   EXPECT_FALSE(arena.find_place(64 * page + 1));
   EXPECT_FALSE(arena.find_place(std::numeric_limits<std::uint64_t>::max()));
 }
 
-TEST(Arena, WhereMemoryIsShortABlockTakesNoMoreThanItsSize) {
+TEST(Arena, ReservesOnlyTheSizeOfABlockIfMemoryIsShort) {
   Arena arena(64 * page, 100);
   EXPECT_TRUE(allocate(arena, 61 * page));
   EXPECT_TRUE(allocate(arena, 3 * page));
@@ -105,7 +105,7 @@ TEST(Arena, AllocatesNoMoreBlocksThanItHasSlots) {
   EXPECT_TRUE(allocate(arena, page * 100));
 }
 
-TEST(Arena, EvictsExactlyTheFreeResidentMemory) {
+TEST(Arena, EvictsOnlyFreeResidentMemory) {
   Arena arena(1000 * page, 100);
   const auto kept = allocate(arena, 4 * page)->slot;
   arena.free(allocate(arena, 6 * page)->slot);
@@ -117,7 +117,7 @@ TEST(Arena, EvictsExactlyTheFreeResidentMemory) {
   EXPECT_EQ(arena.block(kept).size(), 4 * page);
 }
 
-TEST(Arena, AllocatesNothingInMemoryThatIsBeingEvicted) {
+TEST(Arena, DoesNotAllocateMemoryThatIsBeingEvicted) {
   Arena arena(10 * page, 100);
   arena.free(allocate(arena, 10 * page)->slot);
   const auto evicted = arena.evict_all();
@@ -126,7 +126,7 @@ TEST(Arena, AllocatesNothingInMemoryThatIsBeingEvicted) {
   EXPECT_EQ(arena.find_place(10 * page)->unbacked, 0U) << "the system refused to discard it";
 }
 
-TEST(Arena, ABlockThatWasNotPopulatedIsFreeAndNotResident) {
+TEST(Arena, AnUnpopulatedBlockIsFreeAndNotResident) {
   Arena arena(10 * page, 100);
   arena.free_unpopulated(*allocate(arena, 10 * page));
   EXPECT_EQ(arena.used(), 0U);
@@ -134,7 +134,7 @@ TEST(Arena, ABlockThatWasNotPopulatedIsFreeAndNotResident) {
   EXPECT_EQ(arena.find_place(10 * page)->unbacked, 10 * page);
 }
 
-TEST(Arena, FindsABlockByItsOffsetOnlyWhileItIsUsed) {
+TEST(Arena, FindsABlockByItsOffsetOnlyWhileInUse) {
   Arena arena(100 * page, 100);
   const auto allocated = *allocate(arena, page);
   EXPECT_EQ(arena.slot_at(allocated.block.begin), allocated.slot);
@@ -143,7 +143,7 @@ TEST(Arena, FindsABlockByItsOffsetOnlyWhileItIsUsed) {
   EXPECT_EQ(arena.slot_at(allocated.block.begin), std::nullopt);
 }
 
-TEST(Arena, ReusesTheMemoryOfOtherSizesBeforeItTakesMoreThanWasUsedAtATime) {
+TEST(Arena, ReusesMemoryOfOtherSizesToStayWithinThePeak) {
   Arena arena(1024 * mib, 100);
   for (std::uint64_t pages = 1; pages < 20'000; pages += pages / 10 + 1) {
     arena.free(allocate(arena, pages * page)->slot);
@@ -188,12 +188,12 @@ Stream ragged_stream(int messages, std::size_t under_way, std::uint64_t max_byte
   return stream;
 }
 
-TEST(Arena, RaggedSizesKeepLittleMoreThanTheirPeak) {
+TEST(Arena, KeepsLittleMoreThanThePeakOfRaggedSizes) {
   const Stream stream = ragged_stream(4000, 12, 256 * mib);
   EXPECT_LE(static_cast<double>(stream.max_resident), 1.3 * static_cast<double>(stream.max_asked));
 }
 
-TEST(Arena, RaggedSizesSeldomNeedMemoryOfTheSystem) {
+TEST(Arena, SeldomPopulatesMemoryForRaggedSizes) {
   const Stream stream = ragged_stream(4000, 12, 256 * mib);
   EXPECT_LE(static_cast<double>(stream.populated), 0.02 * static_cast<double>(stream.allocated));
 }

@@ -57,7 +57,7 @@ struct Counted {
                                          BlockPoolOptions{.engine = "test", .limits = std::move(limits)})) {}
 };
 
-TEST(BlockPool, AllocatesTheBlockThatCameBackLast) {
+TEST(BlockPool, ReusesTheMostRecentlyReturnedBlock) {
   const auto pool = pool_of(100 * page);
   auto first = pool->try_allocate(page), second = pool->try_allocate(page);
   const std::byte* last = first->memory().data();
@@ -66,7 +66,7 @@ TEST(BlockPool, AllocatesTheBlockThatCameBackLast) {
   EXPECT_EQ(pool->try_allocate(page)->memory().data(), last);
 }
 
-TEST(BlockPool, LeavesMemoryAndSlotsToMessages) {
+TEST(BlockPool, StorageLeavesMemoryAndSlotsForMessages) {
   const auto stored = [](const std::shared_ptr<BlockPool>& pool, std::size_t bytes) {
     std::vector<Block> blocks;
     while (auto block = pool->try_allocate(bytes, BlockUse::storage)) blocks.push_back(*std::move(block));
@@ -86,7 +86,7 @@ TEST(BlockPool, LeavesMemoryAndSlotsToMessages) {
   EXPECT_TRUE(few->try_allocate(1));
 }
 
-TEST(BlockPool, HasNoRoomWhileAllIsInUse) {
+TEST(BlockPool, AllocatesNothingWhileAllIsInUse) {
   const auto pool = pool_of(2 * page);
   auto first = pool->try_allocate(1), second = pool->try_allocate(page);
   ASSERT_TRUE(first && second);
@@ -103,7 +103,7 @@ TEST(BlockPool, AllocatesAllOfItsMemoryInOneBlock) {
   EXPECT_TRUE(pool->try_allocate(11 * page));
 }
 
-TEST(BlockPool, RefusesWhatItCanNeverAllocateAndNamesTheMaximumAndTheEngine) {
+TEST(BlockPool, RejectsMoreThanItsMaximumNamingTheMaximumAndTheEngine) {
   const auto pool = pool_of(11 * page);
   EXPECT_EQ(pool->max_block(), 11 * page);
   try {
@@ -115,13 +115,13 @@ TEST(BlockPool, RefusesWhatItCanNeverAllocateAndNamesTheMaximumAndTheEngine) {
   EXPECT_TRUE(pool->may_allocate(11 * page + 1)) << "a wait for what can never be has to end";
 }
 
-TEST(BlockPool, RefusesWhatTheSystemsLimitCanNeverGive) {
+TEST(BlockPool, RejectsMoreThanTheSystemsLimit) {
   const Counted counted(1024 * mib, [] { return MemoryLimits{100 * mib, 100 * mib}; });
   EXPECT_LT(counted.pool->max_block(), 100 * mib);
   EXPECT_THROW(static_cast<void>(counted.pool->try_allocate(100 * mib)), InvalidArgument);
 }
 
-TEST(BlockPool, UsesMemoryOfOtherSizesToStayWithinItsCapacity) {
+TEST(BlockPool, ReusesMemoryOfOtherSizesToStayWithinItsCapacity) {
   const auto pool = pool_of(16 * page);
   for (std::size_t pages = 1; pages <= 16; ++pages) EXPECT_TRUE(pool->try_allocate(pages * page)) << pages;
 }
@@ -159,7 +159,7 @@ TEST(BlockPool, KeepsLittleMoreThanThePeakOfRaggedSizes) {
   }
 }
 
-TEST(BlockPool, TakesNoMoreThanTheSystemHasAvailableAndAsksAgain) {
+TEST(BlockPool, AllocatesOnlyAvailableMemoryAndRetries) {
   std::atomic<std::uint64_t> available = 60 * mib;
   const Counted counted(1000 * mib, [&] { return MemoryLimits{1000 * mib, available}; });
   EXPECT_FALSE(counted.pool->try_allocate(40 * mib)) << "a margin of the limit stays free";
@@ -169,7 +169,7 @@ TEST(BlockPool, TakesNoMoreThanTheSystemHasAvailableAndAsksAgain) {
   EXPECT_TRUE(counted.pool->may_allocate(40 * mib));
 }
 
-TEST(BlockPool, GivesItsCacheBackBeforeItRefuses) {
+TEST(BlockPool, ReleasesItsCacheBeforeAnAllocationFails) {
   std::atomic<std::uint64_t> available = 100 * mib;
   const Counted counted(1000 * mib, [&] { return MemoryLimits{1000 * mib, available}; });
   std::vector<Block> blocks;
@@ -181,7 +181,7 @@ TEST(BlockPool, GivesItsCacheBackBeforeItRefuses) {
   EXPECT_EQ(counted.pool->trim(), 0U);
 }
 
-TEST(BlockPool, MemoryThatTheSystemRefusesIsAskedForAgainAfterAWhile) {
+TEST(BlockPool, RetriesAfterAPauseIfTheSystemRefusesMemory) {
   const Counted counted(64 * mib);
   counted.calls->refuses = true;
   EXPECT_FALSE(counted.pool->try_allocate(mib));
@@ -195,7 +195,7 @@ TEST(BlockPool, MemoryThatTheSystemRefusesIsAskedForAgainAfterAWhile) {
   EXPECT_TRUE(counted.pool->try_allocate(mib));
 }
 
-TEST(BlockPool, TrimGivesBackWhatIsNotInUse) {
+TEST(BlockPool, TrimReleasesUnusedMemory) {
   const auto pool = pool_of(64 * mib);
   const Block kept = *pool->try_allocate(3 * mib);
   static_cast<void>(pool->try_allocate(5 * mib));
@@ -206,7 +206,7 @@ TEST(BlockPool, TrimGivesBackWhatIsNotInUse) {
   EXPECT_EQ(pool->trim(), 0U);
 }
 
-TEST(BlockPool, CallsOnFreeWhenABlockComesBack) {
+TEST(BlockPool, CallsOnFreeWhenABlockIsReturned) {
   int calls = 0;
   const auto pool = pool_of(64 * page, [&] { ++calls; });
   auto block = pool->try_allocate(page);
@@ -215,7 +215,7 @@ TEST(BlockPool, CallsOnFreeWhenABlockComesBack) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(BlockPool, APublishedBlockStaysInUseUntilItsSlotIsGivenBack) {
+TEST(BlockPool, APublishedBlockStaysInUseUntilItsSlotIsReturned) {
   const auto pool = pool_of(64 * page);
   Block block = *pool->try_allocate(page), other = *pool->try_allocate(page);
   const auto slot = pool->slot_at(block.memory().data()).value();
@@ -285,7 +285,7 @@ TEST(BlockPool, DoesNothingInAForkedChild) {
   static_cast<void>(block->release());
 }
 
-TEST(BlockPool, MayBeDestroyedInAForkedChildWhileAThreadOfTheParentIsAtWorkOnIt) {
+TEST(BlockPool, CanBeDestroyedInAForkedChildWhileTheParentUsesIt) {
   const auto pool = pool_of(64 * mib);
   std::jthread worker([&](const std::stop_token& stop) {
     std::mt19937 random(1);

@@ -385,18 +385,18 @@ constexpr bool is_sanitized = true;  // the largest scenarios would take minutes
 constexpr bool is_sanitized = false;
 #endif
 
-TEST(ChannelTableOrders, HoldInEveryOrderBetweenTwoRanks) {
+TEST(ChannelTableOrders, InvariantsHoldInEveryOrderBetweenTwoRanks) {
   EXPECT_GT(explore({.size = 2, .to = {1}, .window = 1, .messages = 3, .waits = true}), 1000U);
   EXPECT_GT(explore({.size = 2, .to = {1}, .window = 2, .messages = 3}), 1000U);
   EXPECT_GT(explore({.size = 2, .to = {0, 1}, .window = 1, .messages = 2, .waits = true}), 1000U);
 }
 
-TEST(ChannelTableOrders, HoldInEveryOrderBetweenThreeRanks) {
+TEST(ChannelTableOrders, InvariantsHoldInEveryOrderBetweenThreeRanks) {
   EXPECT_GT(explore({.size = 3, .to = {1}, .window = 1, .messages = 1}), 1000U);
   EXPECT_GT(explore({.size = 3, .to = {1, 2}, .window = 1, .messages = 1, .fails = !is_sanitized}), 1000U);
 }
 
-TEST(ChannelTableOrders, HoldInEveryOrderInASubgroupThatRanksLeaveBeforeOrAfterItsParent) {
+TEST(ChannelTableOrders, InvariantsHoldInASubgroupThatRanksLeaveBeforeOrAfterItsParent) {
   EXPECT_GT(explore({.size = 2, .to = {1}, .messages = 1, .in_subgroup = true}), 1000U);
   EXPECT_GT(explore({.size = 2, .to = {1}, .messages = 1, .in_subgroup = true, .never_departs = true}), 1000U);
   if (is_sanitized) return;

@@ -15,7 +15,7 @@ namespace {
 using test::Network;
 using test::Rank;
 
-TEST(ChannelTable, RefusesAnotherWindowOnAllMembersHoweverLateItIsOpened) {
+TEST(ChannelTable, RejectsADifferentWindowOnAllMembersEvenIfOpenedLate) {
   for (const bool late : {false, true}) {
     Network network(3);
     const auto sending = network.rank(0).open(0, {1, 2}, 2);
@@ -32,7 +32,7 @@ TEST(ChannelTable, RefusesAnotherWindowOnAllMembersHoweverLateItIsOpened) {
   }
 }
 
-TEST(ChannelTable, DropsWhatArrivesForAChannelOfAGroupThatItHasLeft) {
+TEST(ChannelTable, DropsMessagesForAGroupThatItHasLeft) {
   Network network(2);
   Rank& one = network.rank(1);
   Group group = subgroup_of(one.group, one.keys, std::array{0, 1}, "sub");
@@ -80,14 +80,14 @@ void expect_no_channel_is_kept(int closing, End end, bool leaves_first) {
   for (const int rank : {0, 1}) EXPECT_EQ(network.rank(rank).table.num_channels(), 0U) << rank << " after " << closing;
 }
 
-TEST(ChannelTable, ForgetsWithItsGroupAChannelThatItNeverOpenedAndAnotherHasClosed) {
+TEST(ChannelTable, ForgetsAChannelThatOneRankClosedAndTheOtherNeverOpened) {
   for (const bool leaves_first : {false, true}) {
     expect_no_channel_is_kept(0, End::sending, leaves_first);
     expect_no_channel_is_kept(1, End::receiving, leaves_first);
   }
 }
 
-TEST(ChannelTable, KeepsARankInASubgroupThatLeavesItsParentAlone) {
+TEST(ChannelTable, KeepsARankInASubgroupIfItLeavesOnlyTheParent) {
   Network network(2);
   auto groups = enter_subgroup(network);
   network.rank(1).table.leave(network.rank(1).group);
@@ -99,7 +99,7 @@ TEST(ChannelTable, KeepsARankInASubgroupThatLeavesItsParentAlone) {
   EXPECT_TRUE(groups[0].cause) << "but not this one";
 }
 
-TEST(ChannelTable, AbandonsAChannelWhoseSenderLeavesWithoutClosingItAfterItsLastMessage) {
+TEST(ChannelTable, AbandonsAChannelAfterTheLastMessageIfItsSenderLeavesWithoutClosingIt) {
   Network network(2);
   const auto sending = network.rank(0).open(0, {1}, 1), receiving = network.rank(1).open(0, {1}, 1);
   sending->must_be_closed = receiving->must_be_closed = true;
@@ -113,7 +113,7 @@ TEST(ChannelTable, AbandonsAChannelWhoseSenderLeavesWithoutClosingItAfterItsLast
   EXPECT_FALSE(network.rank(1).table.has_ended(*receiving));
 }
 
-TEST(ChannelTable, KeepsOneEndingForAPeerThatIsGoneHoweverOftenItFails) {
+TEST(ChannelTable, RecordsOneEndingPerPeerHoweverOftenItFails) {
   Rank rank(0, 3);
   for (int i = 0; i < 1000; ++i) {
     rank.table.end({.kind = ErrorKind::corrupt_message, .rank = 1});
@@ -123,7 +123,7 @@ TEST(ChannelTable, KeepsOneEndingForAPeerThatIsGoneHoweverOftenItFails) {
   EXPECT_EQ(rank.cause(), ErrorKind::corrupt_message);
 }
 
-TEST(ChannelTable, RefusesWhatNoRankSends) {
+TEST(ChannelTable, RejectsInvalidMessagesAndNotices) {
   const auto refuses = [](const std::function<void(ChannelTable&)>& act) {
     Rank rank(0, 3);
     rank.open(0, {1}, 1);

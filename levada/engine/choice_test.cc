@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-TEST(ChooseEngine, DependsOnHowManyRanksTheHostsHave) {
+TEST(ChooseEngine, DependsOnTheNumberOfRanksPerHost) {
   EXPECT_EQ(choose_engine({0}, "c10d"), "shm");
   EXPECT_EQ(choose_engine({0, 0, 0}, "c10d"), "shm");
   EXPECT_EQ(choose_engine({0, 1, 2}, "c10d"), "c10d");
@@ -17,7 +17,7 @@ TEST(ChooseEngine, DependsOnHowManyRanksTheHostsHave) {
   EXPECT_EQ(choose_engine({0, 0, 1}, "mpi"), "shm+mpi");
 }
 
-TEST(ChooseEngine, ForwardsWhereOneRankWouldSendToMoreOtherHostsThanTheDegree) {
+TEST(ChooseEngine, ForwardsIfARankWouldSendToMoreHostsThanTheDegree) {
   std::vector<int> host_of(17);
   std::iota(host_of.begin(), host_of.end(), 0);
   EXPECT_EQ(choose_engine(host_of, "c10d"), "c10d");
@@ -34,7 +34,7 @@ std::string describe(std::string name, std::vector<int> host_of, int degree = de
       EngineInfo{.name = std::move(name), .rank = 0, .size = size, .host_of = std::move(host_of), .degree = degree});
 }
 
-TEST(DescribeEngine, SaysWhereTheRanksAre) {
+TEST(DescribeEngine, StatesWhereTheRanksAre) {
   EXPECT_EQ(describe("inproc", {0}), "inproc: this is the only rank");
   EXPECT_EQ(describe("shm", {0, 0, 0, 0}), "shm: all 4 ranks are on one host");
   EXPECT_EQ(describe("c10d", {0, 1}), "c10d: 2 ranks on 2 hosts, 1 on each");
@@ -42,23 +42,23 @@ TEST(DescribeEngine, SaysWhereTheRanksAre) {
   EXPECT_EQ(describe("shm+mpi", {0, 0, 1, 0, 2}), "shm+mpi: 5 ranks on 3 hosts, 1 to 3 on each");
 }
 
-TEST(DescribeEngine, SaysThatAnotherEngineWasAskedFor) {
+TEST(DescribeEngine, StatesThatTheEngineWasRequested) {
   EXPECT_EQ(describe("c10d", {0, 0}), "c10d: all 2 ranks are on one host, as asked");
   EXPECT_EQ(describe("c10d", {0, 0, 1, 1}), "c10d: 4 ranks on 2 hosts, 2 on each, as asked");
   EXPECT_EQ(describe("shm+mpi", {0, 1}), "shm+mpi: 2 ranks on 2 hosts, 1 on each, as asked");
 }
 
-TEST(DescribeEngine, DoesNotCallItAskedForWhereItFollowsFromTheDegree) {
+TEST(DescribeEngine, OmitsAsAskedIfTheDegreeImpliesTheEngine) {
   EXPECT_EQ(describe("shm+c10d", {0, 1, 2}, 1), "shm+c10d: 3 ranks on 3 hosts, 1 on each");
   EXPECT_EQ(describe("c10d", {0, 1, 2}, 1), "c10d: 3 ranks on 3 hosts, 1 on each, as asked");
 }
 
-TEST(DescribeEngine, SaysHowManyRanksAreHereBeforeTheyHaveJoined) {
+TEST(DescribeEngine, StatesTheNumberOfLocalRanksBeforeTheyHaveJoined) {
   EXPECT_EQ(describe_engine("shm", 4, 4), "shm: all 4 ranks are on one host");
   EXPECT_EQ(describe_engine("shm+c10d", 4, 2), "shm+c10d: 2 of 4 ranks are on this host");
 }
 
-TEST(LogEngine, WritesOneLineOnRankZeroIfAskedTo) {
+TEST(LogEngine, WritesOneLineOnRankZeroIfRequested) {
   const auto logged = [](int rank, const char* level) {
     ::setenv("LEVADA_LOG", level, 1);
     testing::internal::CaptureStderr();

@@ -82,7 +82,7 @@ std::string timeout_of(Call call) {
 
 constexpr auto long_ago = std::chrono::seconds(30);
 
-TEST(ExplainWait, SaysWhoWaitedForWhomAndWhatTheOtherDoes) {
+TEST(ExplainWait, NamesBothRanksAndTheOthersOperation) {
   Silent engine(3, 4);
   engine.post(Status::make("feed", 17, 0));
   engine.statuses[0] = begun(long_ago, Status::make("reading", 17, -1, "corpus.jsonl"));
@@ -91,7 +91,7 @@ TEST(ExplainWait, SaysWhoWaitedForWhomAndWhatTheOtherDoes) {
                            "rank 0: reading step 17, corpus\\.jsonl, for 30\\.[0-9] s"));
 }
 
-TEST(ExplainWait, FollowsWhoWaitsForWhom) {
+TEST(ExplainWait, FollowsAChainOfWaitingRanks) {
   Silent engine(3, 4);
   engine.statuses[0] = begun(long_ago, Status::make("agree", -1, 2));
   engine.statuses[2] = begun(long_ago, Status::make("compute", 5));
@@ -101,7 +101,7 @@ TEST(ExplainWait, FollowsWhoWaitsForWhom) {
                    "rank 2: compute step 5, for 30\\.. s"));
 }
 
-TEST(ExplainWait, NamesEveryRankOfACircleOnce) {
+TEST(ExplainWait, NamesEveryRankOfACycleOnce) {
   Silent engine(0, 4);
   engine.statuses[1] = Status::make("feed", 1, 2);
   engine.statuses[2] = Status::make("feed", 1, 3);
@@ -110,7 +110,7 @@ TEST(ExplainWait, NamesEveryRankOfACircleOnce) {
   EXPECT_EQ(std::count(text.begin(), text.end(), ';'), 3) << text;
 }
 
-TEST(ExplainWait, StopsAtTheRankThatAsks) {
+TEST(ExplainWait, StopsAtTheCallingRank) {
   Silent engine(0, 2);
   engine.statuses[1] = Status::make("feed", 1, 0);
   EXPECT_THAT(explain_wait(engine, "feed", 1, long_ago), HasSubstr("; rank 1: feed step 1, waiting for rank 0, for "));
@@ -123,20 +123,20 @@ TEST(ExplainWait, NamesFewRanksOfALongChain) {
   EXPECT_LT(explain_wait(engine, "feed", 1, long_ago).size(), 1000U);
 }
 
-TEST(ExplainWait, SaysSoWhenTheOtherHasPostedNothing) {
+TEST(ExplainWait, ReportsARankThatHasPostedNothing) {
   Silent engine(0, 2);
   EXPECT_EQ(explain_wait(engine, "feed", 1, long_ago),
             "rank 0 waited 30.0 s in feed from rank 1; rank 1: has posted nothing");
 }
 
-TEST(ExplainWait, DoesNotTrustTheClockOfAnotherHost) {
+TEST(ExplainWait, IgnoresTheClockOfAnotherHost) {
   Silent engine(0, 2);
   engine.move_to_another_host(1);
   engine.statuses[1] = Status::make("reading", 4);
   EXPECT_THAT(explain_wait(engine, "feed", 1, long_ago), EndsWith("; rank 1: reading step 4"));
 }
 
-TEST(ExplainWait, NamesTheRanksOfThisHostIfAnotherHostsRankDoesNotAnswer) {
+TEST(ExplainWait, NamesLocalRanksIfARankOfAnotherHostDoesNotAnswer) {
   Silent engine(3, 4);
   for (const int rank : {0, 1}) engine.move_to_another_host(rank);
   engine.statuses[0] = Status::make("waiting for room", 73, 0);
@@ -152,7 +152,7 @@ TEST(ExplainWait, NamesTheRanksOfThisHostIfAnotherHostsRankDoesNotAnswer) {
               HasSubstr("; rank 1: reading step 73; rank 2: computing step 72"));
 }
 
-TEST(ExplainWait, NamesTheRanksBesideFarOnesThatWaitInACircle) {
+TEST(ExplainWait, NamesTheHostPeersOfRemoteRanksThatWaitInACycle) {
   Silent engine(0, 4);
   for (const int rank : {2, 3}) engine.move_to_another_host(rank);
   engine.statuses[1] = Status::make("waiting for room", 80, 2);
@@ -162,20 +162,20 @@ TEST(ExplainWait, NamesTheRanksBesideFarOnesThatWaitInACircle) {
               EndsWith("; rank 2: receiving step 80, waiting for rank 1; rank 3: has not answered for 3.0 s"));
 }
 
-TEST(ExplainWait, NamesTheRanksBesideOneThatWaitsForTheRankThatAsks) {
+TEST(ExplainWait, NamesTheHostPeersOfARankThatWaitsForTheCaller) {
   Silent engine(0, 3);
   engine.statuses[1] = Status::make("exchange", -1, 0);
   engine.statuses[2] = begun(long_ago, Status::make("computing", 7));
   EXPECT_THAT(explain_wait(engine, "exchange", 1, long_ago), HasSubstr("; rank 2: computing step 7, for 30"));
 }
 
-TEST(ExplainWait, BelievesNoRankThatIsNone) {
+TEST(ExplainWait, IgnoresANonexistentRank) {
   Silent engine(0, 2);
   engine.statuses[1] = Status::make("reading", 4, 77);
   EXPECT_THAT(explain_wait(engine, "feed", 1, long_ago), Not(HasSubstr("; rank 77")));
 }
 
-TEST(ExplainWait, EndsATextThatHasNoZero) {
+TEST(ExplainWait, TerminatesUnterminatedText) {
   Silent engine(0, 2);
   engine.statuses[1].operation.fill('a');
   engine.statuses[1].detail.fill('b');
@@ -191,14 +191,14 @@ TEST(Receive, TimesOutWithAnExplanation) {
               AllOf(StartsWith("rank 1 waited "), HasSubstr(" in feed from rank 0; rank 0: reading step 3")));
 }
 
-TEST(Receive, IsEmptyWhenTheChannelHasEnded) {
+TEST(Receive, ReturnsNothingIfTheChannelHasEnded) {
   Silent engine(1, 2);
   engine.over = true;
   const auto channel = engine.open(0, {1}, 1);
   EXPECT_FALSE(receive(engine, *channel, Deadline::now(), "feed"));
 }
 
-TEST(Publish, TimesOutNamingThoseWhoKeepTheWindowFull) {
+TEST(Publish, TimesOutNamingTheRanksThatFillTheWindow) {
   Silent engine(0, 4);
   engine.held = {{.rank = 1, .not_received = 1, .leased = 2}, {.rank = 2, .not_received = 4, .leased = 1}};
   engine.statuses[2] = Status::make("compute", 9);
@@ -209,7 +209,7 @@ TEST(Publish, TimesOutNamingThoseWhoKeepTheWindowFull) {
                     Not(HasSubstr("rank 1 holds"))));
 }
 
-TEST(Allocate, TimesOutNamingThoseWhoHoldWhatWasSent) {
+TEST(Allocate, TimesOutNamingTheRanksThatHoldSentMessages) {
   Silent engine(0, 3);
   engine.held = {{.rank = 2, .not_received = 0, .leased = 3}};
   const auto channel = engine.open(0, {1, 2}, 4);
@@ -219,13 +219,13 @@ TEST(Allocate, TimesOutNamingThoseWhoHoldWhatWasSent) {
                     HasSubstr("; rank 2 holds messages: 3 still leased; end leases sooner")));
 }
 
-TEST(Allocate, TimesOutAskingForMemoryWhenNobodyHoldsAny) {
+TEST(Allocate, TimesOutSuggestingMoreMemoryIfNoRankHoldsAny) {
   Silent engine(0, 3);
   EXPECT_THAT(timeout_of([&] { return allocate(engine, 100, Deadline::now(), "feed"); }),
               EndsWith("for memory for a block of 100 B; give the engine more memory"));
 }
 
-TEST(Status, KeepsTextThatFitsAndEndsItWithAZero) {
+TEST(Status, TruncatesAndTerminatesText) {
   const Status status = Status::make(std::string(50, 'o'), 3, 2, std::string(500, 'd'));
   EXPECT_EQ(std::string_view(status.operation.data()), std::string(23, 'o'));
   EXPECT_EQ(std::string_view(status.detail.data()), std::string(207, 'd'));
@@ -253,13 +253,13 @@ std::string reminded(Duration first, Duration wait, const std::string& reading =
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(Reminders, ALongWaitWritesALineThatSaysWhoIsWaitedForAndLaterAnother) {
+TEST(Reminders, ALongWaitRepeatedlyReportsWhomItWaitsFor) {
   const auto text = reminded(std::chrono::milliseconds(20), std::chrono::seconds(3));
   EXPECT_THAT(text,
               StartsWith("levada: rank 0 waits, line 1; still waiting\nlevada: rank 0 waits, line 2; still waiting\n"));
 }
 
-TEST(Reminders, ShowNoControlCharactersOfTheNamesThatTheyQuote) {
+TEST(Reminders, EscapeControlCharacters) {
   const auto text = reminded(std::chrono::milliseconds(20), std::chrono::milliseconds(200), " \x1b]0;owned\a\x1b[2J");
   EXPECT_THAT(text, StartsWith("levada: rank 0 waits, line 1 "));
   EXPECT_EQ(text.find_first_of("\x1b\a"), text.npos) << text;

@@ -7,7 +7,7 @@
 namespace levada {
 namespace {
 
-TEST(ForkToken, IsValidInTheProcessThatMadeItAndNotInItsChild) {
+TEST(ForkToken, IsValidOnlyInTheProcessThatMadeIt) {
   const ForkToken token;
   const pid_t child = ::fork();
   if (child == 0) ::_exit(!token.valid() && ForkToken().valid() ? 0 : 1);

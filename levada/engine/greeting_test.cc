@@ -33,7 +33,7 @@ TEST(Greeting, HasTheLayoutThatNeverChanges) {
   EXPECT_EQ(as_text(bytes), expected);
 }
 
-TEST(Greeting, SaysItsReleaseAndNothingElseDoes) {
+TEST(Greeting, ReleaseIsReadOnlyFromAValidGreeting) {
   EXPECT_EQ(release_of(group_greeting("a")), own_release());
   const Greeting good = group_greeting("a");
   EXPECT_EQ(release_of(ByteView(good).first(63)), std::nullopt);
@@ -41,12 +41,12 @@ TEST(Greeting, SaysItsReleaseAndNothingElseDoes) {
   EXPECT_EQ(release_of(Bytes(64)), std::nullopt);
 }
 
-TEST(Greeting, OfOneReleaseIsAccepted) {
+TEST(Greeting, AcceptsTheSameRelease) {
   EXPECT_EQ(refusal({}), "");
   EXPECT_EQ(refusal({group_greeting("a"), group_greeting("b")}), "");
 }
 
-TEST(Greeting, OfAnotherReleaseIsNamedWithBothHosts) {
+TEST(Greeting, RejectsAnotherReleaseNamingBothHosts) {
   EXPECT_EQ(refusal({of_host("host0", {3, "0.1.0"}), of_host("host0", {3, "0.1.0"}), of_host("host1", {4, "0.2.0"})}),
             "rank 2 on host host1 runs Levada 0.2.0, but rank 0 on host host0 runs 0.1.0; install the same release for "
             "all ranks of the job");
@@ -55,7 +55,7 @@ TEST(Greeting, OfAnotherReleaseIsNamedWithBothHosts) {
             "all ranks of the job");
 }
 
-TEST(Greeting, OfAnythingElseIsRefused) {
+TEST(Greeting, RejectsAnythingElse) {
   EXPECT_NE(refusal({group_greeting("a"), Greeting{}}).find("rank 1 joins without a greeting"), std::string::npos);
   EXPECT_NE(refusal({Greeting{}, group_greeting("a")}).find("rank 0 joins without a greeting"), std::string::npos);
   EXPECT_NE(refusal({Greeting{}, Greeting{}}).find("without a greeting"), std::string::npos);

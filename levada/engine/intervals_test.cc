@@ -19,7 +19,7 @@ TEST(IntervalSet, JoinsNeighbors) {
   EXPECT_EQ(set.total(), 30U);
 }
 
-TEST(IntervalSet, FindsWhatIsMissingAndWhatIsWithin) {
+TEST(IntervalSet, FindsMissingAndContainedIntervals) {
   IntervalSet set;
   set.add({10, 20});
   set.add({30, 40});
@@ -29,7 +29,7 @@ TEST(IntervalSet, FindsWhatIsMissingAndWhatIsWithin) {
   EXPECT_FALSE(set.contains({12, 21}));
 }
 
-TEST(IntervalSet, FindsTheLowestPlaceThatIsLargeEnough) {
+TEST(IntervalSet, FindsTheLowestSufficientInterval) {
   IntervalSet set;
   set.add({0, 4});
   set.add({10, 30});
@@ -40,7 +40,7 @@ TEST(IntervalSet, FindsTheLowestPlaceThatIsLargeEnough) {
   EXPECT_EQ(set.find(61), std::nullopt);
 }
 
-TEST(IntervalSet, AgreesWithASetOfNumbers) {
+TEST(IntervalSet, MatchesASetOfNumbers) {
   std::mt19937 random(7);
   IntervalSet set;
   std::vector<bool> plain(200);

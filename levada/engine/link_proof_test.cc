@@ -27,14 +27,14 @@ std::string opened(const LinkProof& end, ByteView sealed) {
   return frame ? std::string(as_text(*frame)) : "refused";
 }
 
-TEST(LinkProof, OpensWhatTheOtherEndHasSealed) {
+TEST(LinkProof, OpensFramesThatTheOtherEndSealed) {
   const Ends link;
   EXPECT_EQ(opened(link.zero, link.other.seal(as_bytes("hello"))), "hello");
   EXPECT_EQ(opened(link.other, link.zero.seal(as_bytes("plan"))), "plan");
   EXPECT_EQ(opened(link.other, link.zero.seal({})), "");
 }
 
-TEST(LinkProof, TakesNoGreetingFromOneWithoutTheSecret) {
+TEST(LinkProof, RejectsAGreetingMadeWithoutTheSecret) {
   LinkProof zero(LinkSide::listener, job);
   EXPECT_EQ(zero.greet(LinkProof(LinkSide::caller, random_secret()).greeting()), Peer::stranger);
   EXPECT_EQ(zero.greet({}), Peer::stranger);
@@ -43,12 +43,12 @@ TEST(LinkProof, TakesNoGreetingFromOneWithoutTheSecret) {
   EXPECT_FALSE(zero.is_greeted());
 }
 
-TEST(LinkProof, TakesNoGreetingOfItsOwnBack) {
+TEST(LinkProof, RejectsItsOwnGreeting) {
   LinkProof zero(LinkSide::listener, job);
   EXPECT_EQ(zero.greet(zero.greeting()), Peer::stranger);
 }
 
-TEST(LinkProof, KnowsARankOfAnotherReleaseFromAStrangerThatNamesOne) {
+TEST(LinkProof, DistinguishesARankOfAnotherReleaseFromAStranger) {
   const Release newer{protocol_number + 1, "9.9.9"};
   LinkProof zero(LinkSide::listener, job);
   EXPECT_EQ(zero.greet(LinkProof(LinkSide::caller, random_secret(), newer).greeting()), Peer::stranger);
@@ -56,7 +56,7 @@ TEST(LinkProof, KnowsARankOfAnotherReleaseFromAStrangerThatNamesOne) {
   EXPECT_EQ(zero.peer_release(), newer);
 }
 
-TEST(LinkProof, RefusesAFrameThatWasChangedCutOrRecorded) {
+TEST(LinkProof, RejectsAModifiedTruncatedOrReplayedFrame) {
   const Ends link;
   const Bytes sealed = link.other.seal(as_bytes("hello"));
   for (std::size_t i = 0; i < sealed.size(); ++i) {
@@ -69,18 +69,18 @@ TEST(LinkProof, RefusesAFrameThatWasChangedCutOrRecorded) {
   EXPECT_EQ(opened(later.zero, sealed), "refused");
 }
 
-TEST(LinkProof, RefusesItsOwnFrameSentBack) {
+TEST(LinkProof, RejectsItsOwnFrame) {
   const Ends link;
   EXPECT_EQ(opened(link.zero, link.zero.seal(as_bytes("plan"))), "refused");
 }
 
-TEST(LinkProof, OpensNothingBeforeItHasBeenGreeted) {
+TEST(LinkProof, RejectsFramesBeforeTheGreeting) {
   const LinkProof zero(LinkSide::listener, job);
   const Ends link;
   EXPECT_EQ(opened(zero, link.other.seal(as_bytes("hello"))), "refused");
 }
 
-TEST(LinkProof, ShowsItsSecretInNothingThatItSends) {
+TEST(LinkProof, NeverSendsItsSecret) {
   const Ends link;
   Bytes sent(link.zero.greeting().begin(), link.zero.greeting().end());
   const Bytes sealed = link.zero.seal(as_bytes("plan"));

@@ -10,11 +10,11 @@ namespace {
 constexpr std::uint64_t parent = 1, subgroup = 2;
 constexpr std::array groups{subgroup, parent};
 
-TEST(Membership, CountsARankOfWhichNothingIsKnownAsAMember) {
+TEST(Membership, AssumesThatAnUnknownRankIsAMember) {
   EXPECT_FALSE(Membership().has_left(groups, 0));
 }
 
-TEST(Membership, KnowsWhichRankHasLeftAGroup) {
+TEST(Membership, RecordsWhichRankHasLeftAGroup) {
   Membership membership;
   membership.leave(subgroup, 1);
   EXPECT_TRUE(membership.has_left(groups, 1));
@@ -27,7 +27,7 @@ TEST(Membership, CountsARankThatLeavesTheParentAsHavingLeftTheSubgroup) {
   EXPECT_TRUE(membership.has_left(groups, 1));
 }
 
-TEST(Membership, KeepsInTheSubgroupARankThatLeavesTheParentAlone) {
+TEST(Membership, KeepsARankInTheSubgroupIfItLeavesOnlyTheParent) {
   Membership membership;
   membership.stay(subgroup, 1);
   membership.leave(parent, 1);
@@ -36,7 +36,7 @@ TEST(Membership, KeepsInTheSubgroupARankThatLeavesTheParentAlone) {
   EXPECT_TRUE(membership.has_left(groups, 1));
 }
 
-TEST(Membership, ForgetsAGroupThatAllHaveLeftOnlyWhenItIsAskedTo) {
+TEST(Membership, ForgetsAGroupThatAllHaveLeftOnlyOnRequest) {
   Membership membership;
   membership.leave(subgroup, 1);
   membership.leave_oneself(std::array{subgroup}, 2);
@@ -49,7 +49,7 @@ TEST(Membership, ForgetsAGroupThatAllHaveLeftOnlyWhenItIsAskedTo) {
   EXPECT_EQ(membership.size(), 0U);
 }
 
-TEST(Membership, RemembersWhichRankLeftTheParentAsLongAsThisRankIsInTheSubgroup) {
+TEST(Membership, RemembersARankThatLeftTheParentWhileThisRankIsInTheSubgroup) {
   Membership membership;
   membership.enter_oneself(groups);
   membership.leave(parent, 1);

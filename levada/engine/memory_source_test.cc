@@ -26,7 +26,7 @@ std::uint64_t resident_pages(std::span<std::byte> memory) {
   return count;
 }
 
-TEST(HeapSource, IsResidentExactlyWhereItWasPopulated) {
+TEST(HeapSource, IsResidentOnlyWherePopulated) {
   HeapSource heap(100 * page);
   ASSERT_EQ(heap.memory().size(), 100 * page);
   EXPECT_EQ(resident_pages(heap.memory()), 0U);
@@ -75,7 +75,7 @@ TEST(HeapSource, LeavesRoomInALimitedAddressSpace) {
   }));
 }
 
-TEST(HeapSource, SaysWhatToRaiseWhereNoAddressSpaceIsLeft) {
+TEST(HeapSource, NamesTheLimitToRaiseIfAddressSpaceIsExhausted) {
   EXPECT_TRUE(holds_in_a_child([] {
     const rlimit limit{0, RLIM_INFINITY};
     if (::setrlimit(RLIMIT_AS, &limit) != 0) return false;
@@ -88,7 +88,7 @@ TEST(HeapSource, SaysWhatToRaiseWhereNoAddressSpaceIsLeft) {
   }));
 }
 
-TEST(HeapSource, IsNotPopulatedBeyondTheLimitOfData) {
+TEST(HeapSource, DoesNotPopulateBeyondTheDataLimit) {
   EXPECT_TRUE(holds_in_a_child([] {
     HeapSource heap(1024 * mib);
     const rlimit limit{data_in_use() + 64 * mib, RLIM_INFINITY};

@@ -33,7 +33,7 @@ TEST(KeyDeriver, NeverDerivesAKeyTwice) {
   EXPECT_EQ(made.size(), 3 * (std::size(names) + many));
 }
 
-TEST(KeyDeriver, KeepsOneIntervalForNamesWithConsecutiveNumbers) {
+TEST(KeyDeriver, StoresOneIntervalForConsecutivelyNumberedNames) {
   KeyDeriver keys(7);
   for (int number = 1; number <= many; ++number) {
     keys.subgroup(ranks, "reduce reduce-scatter " + std::to_string(number) + " of its group");
@@ -42,7 +42,7 @@ TEST(KeyDeriver, KeepsOneIntervalForNamesWithConsecutiveNumbers) {
   EXPECT_EQ(keys.num_kept(), 2U);
 }
 
-TEST(KeyDeriver, KeepsOneCountForOneName) {
+TEST(KeyDeriver, StoresOneCountPerName) {
   KeyDeriver keys(7);
   for (int time = 0; time < many; ++time) {
     keys.subgroup(ranks, "feed");

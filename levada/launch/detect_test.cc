@@ -40,7 +40,7 @@ TEST(Detect, FindsNoJobInAnEmptyEnvironment) {
   EXPECT_FALSE(detect_in({}));
 }
 
-TEST(Detect, RefusesHalfASetAndNamesWhatIsMissing) {
+TEST(Detect, RejectsAnIncompleteSetNamingTheMissingVariable) {
   EXPECT_EQ(refusal_of({{"RANK", "0"}}),
             "the environment names half a job: RANK is 0, but WORLD_SIZE is not set; set both, or unset RANK");
   EXPECT_EQ(refusal_of({{"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}}),
@@ -60,13 +60,13 @@ TEST(Detect, RefusesHalfASetAndNamesWhatIsMissing) {
   for (const auto& [variables, missing] : halves) EXPECT_THAT(refusal_of(variables), testing::HasSubstr(missing));
 }
 
-TEST(Detect, FindsNoJobInHalfASetOfAProcessThatIsAlone) {
+TEST(Detect, FindsNoJobInAnIncompleteSetOfASingleProcess) {
   EXPECT_FALSE(detect_in({{"WORLD_SIZE", "1"}}));
   EXPECT_FALSE(detect_in({{"LOCAL_RANK", "0"}}));
   EXPECT_FALSE(detect_in({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}));  // a batch script
 }
 
-TEST(Detect, TakesHalfASetBesideTheLaunchersIfBothSayTheSame) {
+TEST(Detect, AcceptsAnIncompleteSetThatAgreesWithTheLauncher) {
   const Variables step = {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}};
   for (const auto& [name, value] : Variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}}) {
     auto with = step;
@@ -82,7 +82,7 @@ const Variables started_here = {
     {"WORLD_SIZE", "2"},  {"LOCAL_RANK", "1"},        {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"},
     {"MASTER_PORT", "4"}};
 
-TEST(Detect, TakesLevadasVariablesBesideTorchrunsOfTheSameRank) {
+TEST(Detect, PrefersLevadasVariablesToTorchrunsOfTheSameRank) {
   EXPECT_EQ(detect_in(started_here)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
   EXPECT_EQ(detect_in(started_here)->rank, 1);
   auto other_port = started_here;  // a program that sets MASTER_PORT itself is still the rank
@@ -90,14 +90,14 @@ TEST(Detect, TakesLevadasVariablesBesideTorchrunsOfTheSameRank) {
   EXPECT_EQ(detect_in(other_port)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
 }
 
-TEST(Detect, TakesTorchrunsVariablesInAProcessThatItStartsWithinARank) {
+TEST(Detect, PrefersTorchrunsVariablesInAProcessThatItStartsWithinARank) {
   auto within = started_here;
   for (const auto& [name, value] : torchrun) within[name] = value;
   EXPECT_EQ(detect_in(within)->said_by, "RANK and WORLD_SIZE");
   EXPECT_EQ(detect_in(within)->rank, 5);
 }
 
-TEST(Detect, RefusesVariablesOfTwoJobs) {
+TEST(Detect, RejectsVariablesOfTwoJobs) {
   auto changed = started_here;
   changed["RANK"] = "0";
   EXPECT_EQ(
@@ -107,7 +107,7 @@ TEST(Detect, RefusesVariablesOfTwoJobs) {
       "LEVADA_LINKS");
 }
 
-TEST(Detect, TakesLevadasVariablesThatAreSetByHandBeforeOtherOnes) {
+TEST(Detect, PrefersLevadasVariablesThatAreSetByHand) {
   auto by_hand = torchrun;
   by_hand["LEVADA_RANK"] = "0";
   by_hand["LEVADA_WORLD_SIZE"] = "2";
@@ -124,7 +124,7 @@ TEST(Detect, ReadsTorchrun) {
                                               "MASTER_PORT=29500 TORCHELASTIC_RUN_ID=abc"}));
 }
 
-TEST(Detect, DoesNotKnowHowManyRanksTheHostHasWhereNothingSaysSo) {
+TEST(Detect, LeavesTheLocalSizeEmptyIfNoVariableHasIt) {
   EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), (Environment{1, 2, 1, {}, "RANK and WORLD_SIZE", "", ""}));
   EXPECT_EQ(detect_in({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}})->local_size,
             std::nullopt);
@@ -134,13 +134,13 @@ TEST(Detect, ReadsTheLocalSizeOfDeepSpeedsLauncher) {
   EXPECT_EQ(detect_in({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_SIZE", "4"}})->local_size, 4);
 }
 
-TEST(Detect, TellsJobsOfDifferentMastersApart) {
+TEST(Detect, DistinguishesJobsWithDifferentMasters) {
   auto other = torchrun;
   other["MASTER_ADDR"] = "node7";
   EXPECT_EQ(detect_in(other)->rendezvous, "MASTER_PORT=29500 MASTER_ADDR=node7 TORCHELASTIC_RUN_ID=abc");
 }
 
-TEST(Detect, TellsARestartedTorchrunJobFromTheOneBefore) {
+TEST(Detect, DistinguishesARestartedTorchrunJob) {
   auto again = torchrun;
   again["TORCHELASTIC_RESTART_COUNT"] = "1";
   EXPECT_NE(detect_in(again)->rendezvous, detect_in(torchrun)->rendezvous);
@@ -159,7 +159,7 @@ TEST(Detect, ReadsASlurmStepOnSeveralNodes) {
                               "SLURM_JOB_ID=77 SLURM_STEP_ID=0"}));
 }
 
-TEST(Detect, SeesNoJobInASlurmBatchScriptOutsideAStep) {
+TEST(Detect, FindsNoJobInASlurmBatchScript) {
   EXPECT_FALSE(detect_in({{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}));
 }
 
@@ -181,7 +181,7 @@ TEST(Detect, ReadsPmi) {
             (Environment{3, 4, 1, 2, "PMI_RANK and PMI_SIZE", "PMI_LOCAL_SIZE", ""}));
 }
 
-TEST(Detect, CompletesRankAndWorldSizeFromTheLauncherThatTheyWereSetFrom) {
+TEST(Detect, CompletesRankAndWorldSizeFromTheirLauncher) {
   const Variables from_slurm = {{"RANK", "2"},          {"WORLD_SIZE", "4"},
                                 {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"},
                                 {"SLURM_PROCID", "2"},  {"SLURM_STEP_NUM_TASKS", "4"},
@@ -201,7 +201,7 @@ TEST(Detect, CompletesRankAndWorldSizeFromTheLauncherThatTheyWereSetFrom) {
             2);
 }
 
-TEST(Detect, DoesNotCompleteRankAndWorldSizeFromALauncherOfOtherRanks) {
+TEST(Detect, DoesNotCompleteRankAndWorldSizeFromAnUnrelatedLauncher) {
   const Variables outer = {{"RANK", "1"},         {"WORLD_SIZE", "4"},   {"SLURM_STEP_ID", "0"},
                            {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_TASKS_PER_NODE", "1(x2)"},
                            {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "0"}};
@@ -216,30 +216,30 @@ TEST(Detect, PrefersTheInnermostLauncher) {
   EXPECT_EQ(detect_in(both)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
 }
 
-TEST(Detect, RefusesARankBeyondItsWorldAndNamesBothVariables) {
+TEST(Detect, RejectsARankBeyondTheWorldSizeNamingBothVariables) {
   EXPECT_THAT(refusal_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}),
               ::testing::AllOf(::testing::HasSubstr("RANK is 4"), ::testing::HasSubstr("WORLD_SIZE is 4")));
 }
 
-TEST(Detect, RefusesALocalRankBeyondItsHost) {
+TEST(Detect, RejectsALocalRankBeyondTheLocalSize) {
   auto wrong = torchrun;
   wrong["LOCAL_RANK"] = "4";
   EXPECT_THAT(refusal_of(wrong), ::testing::HasSubstr("LOCAL_RANK is 4, but LOCAL_WORLD_SIZE is 4"));
 }
 
-TEST(Detect, RefusesMoreRanksOnTheHostThanInTheWorld) {
+TEST(Detect, RejectsALocalSizeBeyondTheWorldSize) {
   auto wrong = torchrun;
   wrong["LOCAL_WORLD_SIZE"] = "16";
   EXPECT_THAT(refusal_of(wrong), ::testing::HasSubstr("LOCAL_WORLD_SIZE is 16, but WORLD_SIZE is 8"));
 }
 
-TEST(Detect, RefusesWhatIsNoNumber) {
+TEST(Detect, RejectsValuesThatAreNotNumbers) {
   EXPECT_THAT(refusal_of({{"RANK", "one"}, {"WORLD_SIZE", "4"}}), ::testing::HasSubstr("RANK is 'one'"));
   EXPECT_THAT(refusal_of({{"RANK", "-1"}, {"WORLD_SIZE", "4"}}), ::testing::HasSubstr("RANK is '-1'"));
   EXPECT_THAT(refusal_of({{"RANK", "0"}, {"WORLD_SIZE", "4x"}}), ::testing::HasSubstr("WORLD_SIZE is '4x'"));
 }
 
-TEST(Detect, RefusesASlurmTaskListThatSaysNothingOnThisNode) {
+TEST(Detect, RejectsASlurmTaskListWithoutThisNode) {
   const auto refusal = refusal_of({{"SLURM_STEP_ID", "0"},
                                    {"SLURM_PROCID", "0"},
                                    {"SLURM_NTASKS", "4"},
@@ -265,7 +265,7 @@ std::string join_error(const Variables& variables, const JoinOptions& options = 
   return text;
 }
 
-TEST(Join, RefusesRanksOfOtherHostsAtOnceAndNamesWhatJoinsThem) {
+TEST(Join, ImmediatelyRejectsRanksOfOtherHostsNamingTheRemedy) {
   const std::string remedy =
       "to join ranks of several hosts, initialize torch.distributed first (in Python) or call levada::mpi::join() (in "
       "C++)";
@@ -286,7 +286,7 @@ TEST(Join, RefusesRanksOfOtherHostsAtOnceAndNamesWhatJoinsThem) {
   }
 }
 
-TEST(Join, NamesWhatJoinsOverAnEngineThatIsNotHere) {
+TEST(Join, NamesTheCallForAnEngineThatThisBuildLacks) {
   EXPECT_EQ(join_error({}, {.engine = "pigeon"}),
             "InvalidArgument: there is no engine pigeon in this build; there are inproc, shm");
   EXPECT_EQ(
@@ -298,7 +298,7 @@ TEST(Join, NamesWhatJoinsOverAnEngineThatIsNotHere) {
       "shm");
 }
 
-TEST(Join, NamesWhatJoinsRanksOfOtherHostsWhereNothingSaysHowManyThisOneHas) {
+TEST(Join, NamesTheRemedyForOtherHostsIfTheLocalSizeIsUnknown) {
   std::string reported;
   const JoinOptions options{.timeout = std::chrono::milliseconds(10),
                             .report = [&](const std::string& text) { reported = text; }};

@@ -26,13 +26,13 @@ LocalResult run_script(int size, const std::string& script, Duration grace = std
   return run_local(size, {"-c", script}, {.program = "/bin/bash", .grace = grace});
 }
 
-TEST(RunLocal, IsGoodWhenEveryRankIs) {
+TEST(RunLocal, SucceedsIfEveryRankDoes) {
   const auto result = run_script(3, "exit 0");
   EXPECT_EQ(result.exit_status, 0);
   EXPECT_EQ(result.message, "");
 }
 
-TEST(RunLocal, PassesOnTheVariablesThatDescribeNoPlace) {
+TEST(RunLocal, ForwardsVariablesThatDescribeNoRank) {
   const std::array places = {"LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE", "LEVADA_RENDEZVOUS"};
   for (const char* name : places) ::setenv(name, "1", 1);
   ::setenv("LEVADA_LOG", "info", 1);
@@ -43,7 +43,7 @@ TEST(RunLocal, PassesOnTheVariablesThatDescribeNoPlace) {
   EXPECT_EQ(result.exit_status, 0);
 }
 
-TEST(RunLocal, TellsEachRankItsPlace) {
+TEST(RunLocal, SetsEachRanksVariables) {
   const auto result = run_script(2, "exit $((10 * LEVADA_WORLD_SIZE + LEVADA_RANK))");
   EXPECT_THAT(result.exit_status, ::testing::AnyOf(20, 21));
   EXPECT_EQ(result.exit_status, 20 + result.first_failed.value());
@@ -63,7 +63,7 @@ TEST(RunLocal, SetsTorchrunsVariablesForAnyProgram) {
   EXPECT_EQ(run_script(2, "[ -z \"$RANK$WORLD_SIZE$MASTER_PORT\" ]").exit_status, 0);
 }
 
-TEST(RunLocal, RemovesTheVariablesOfAJobAroundIt) {
+TEST(RunLocal, RemovesTheVariablesOfAnOuterJob) {
   const std::array outer = {"RANK",       "MASTER_PORT",         "GROUP_RANK",
                             "LOCAL_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"};
   for (const char* name : outer) ::setenv(name, "7", 1);
@@ -74,21 +74,21 @@ TEST(RunLocal, RemovesTheVariablesOfAJobAroundIt) {
   EXPECT_EQ(result.exit_status, 0);
 }
 
-TEST(RunLocal, TellsWhichRankFailed) {
+TEST(RunLocal, NamesTheFailedRank) {
   const auto result = run_script(3, "[ $LEVADA_RANK != 1 ] || exit 7");
   EXPECT_EQ(result.exit_status, 7);
   EXPECT_EQ(result.first_failed, 1);
   EXPECT_EQ(result.message, "rank 1 ended with status 7");
 }
 
-TEST(RunLocal, TellsWhichRankWasKilled) {
+TEST(RunLocal, NamesTheKilledRank) {
   const auto result = run_script(3, "[ $LEVADA_RANK != 2 ] || kill -9 $$");
   EXPECT_EQ(result.exit_status, 1);
   EXPECT_EQ(result.first_failed, 2);
   EXPECT_THAT(result.message, HasSubstr("rank 2 was lost: killed by signal 9"));
 }
 
-TEST(RunLocal, SeesItsRanksEndBesideAThreadThatTakesEverySignal) {
+TEST(RunLocal, DetectsEndedRanksEvenIfAThreadReceivesEverySignal) {
   std::atomic<bool> stop = false;
   std::thread other([&] { stop.wait(false); });
   EXPECT_EQ(run_script(2, "sleep 0.2").exit_status, 0);
@@ -97,14 +97,14 @@ TEST(RunLocal, SeesItsRanksEndBesideAThreadThatTakesEverySignal) {
   other.join();
 }
 
-TEST(RunLocal, EndsTheRanksThatStayAfterAFailure) {
+TEST(RunLocal, EndsTheRemainingRanksAfterAFailure) {
   const auto begin = Clock::now();
   const auto result = run_script(2, "[ $LEVADA_RANK = 0 ] && exit 3; sleep 100", std::chrono::milliseconds(50));
   EXPECT_EQ(result.message, "rank 0 ended with status 3");
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(50));
 }
 
-TEST(RunLocal, LeavesRankZeroTimeToReportAFailure) {
+TEST(RunLocal, GivesRankZeroTimeToReportAFailure) {
   const auto script = R"sh([ $LEVADA_RANK = 1 ] && exit 3
     sleep 1; printf '\0\0\0\0\6\0\0\0reported' >&${LEVADA_REPORT%%,*}; exit 1)sh";
   const auto result = run_local(
@@ -113,7 +113,7 @@ TEST(RunLocal, LeavesRankZeroTimeToReportAFailure) {
   EXPECT_EQ(result.message, "reported");
 }
 
-TEST(RunLocal, WaitsNoLongerForOtherRanksOnceRankZeroHasReportedAFailure) {
+TEST(RunLocal, StopsWaitingOnceRankZeroHasReportedAFailure) {
   const auto begin = Clock::now();
   const auto result = run_local(
       2, {"-c", "[ $LEVADA_RANK = 0 ] && exit 3; sleep 100"},
@@ -128,13 +128,13 @@ TEST(RunLocal, EndsAllRanksOnASignal) {
   EXPECT_EQ(result.message, "");
 }
 
-TEST(RunLocal, SaysThatAProgramCannotBeStarted) {
+TEST(RunLocal, ReportsAProgramThatCannotBeStarted) {
   const auto result = run_local(1, {}, {.program = "/nowhere/levada"});
   EXPECT_EQ(result.exit_status, 127);
   EXPECT_EQ(result.message, "rank 0 cannot run /nowhere/levada");
 }
 
-TEST(RunLocal, SaysThatAFileMayNotGrow) {
+TEST(RunLocal, ReportsAFileSizeLimit) {
   const auto result = run_script(1, "kill -XFSZ $$");
   EXPECT_THAT(result.message, HasSubstr("ulimit -f"));
 }
@@ -189,12 +189,12 @@ TEST(RunLocal, LeavesCtrlCAtATerminalToTheKernel) {
   EXPECT_THAT(counts, HasSubstr("1:0\n"));
 }
 
-TEST(RunLocal, PassesHangupOn) {
+TEST(RunLocal, ForwardsHangup) {
   const auto result = run_script(2, "kill -HUP $PPID; exec sleep 100");
   EXPECT_EQ(result.exit_status, 128 + SIGHUP);
 }
 
-TEST(RunLocal, KeepsItsLinksFromTheNumbersOfClosedStandardDescriptors) {
+TEST(RunLocal, DoesNotReuseClosedStandardDescriptorsForLinks) {
   const pid_t child = ::fork();
   if (child == 0) {
     for (const int fd : {0, 1, 2}) ::close(fd);
@@ -206,14 +206,14 @@ TEST(RunLocal, KeepsItsLinksFromTheNumbersOfClosedStandardDescriptors) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(RunLocal, PassesOnWhatARankReports) {
+TEST(RunLocal, ForwardsTheReportOfARank) {
   // The header of a report, with rank 0 and kind 6, and its text.
   const auto result = run_script(1, R"(printf '\0\0\0\0\6\0\0\0out of data' >&${LEVADA_REPORT%%,*}; exit 1)");
   EXPECT_EQ(result.message, "out of data");
   EXPECT_EQ(result.exit_status, 1);
 }
 
-TEST(RunLocal, TakesNoReportOfAKindThatThereIsNot) {
+TEST(RunLocal, RejectsAReportOfAnUnknownKind) {
   const auto result = run_script(1, R"(printf '\0\0\0\0\143\0\0\0nonsense' >&${LEVADA_REPORT%%,*}; exit 1)");
   EXPECT_EQ(result.message, "rank 0 ended with status 1");
 }
@@ -229,7 +229,7 @@ TEST(RunLocal, LeavesNoDescriptorsOpen) {
   EXPECT_EQ(count(), before);
 }
 
-TEST(RunLocal, GivesARankNothingButItsOwnLinks) {
+TEST(RunLocal, PassesARankOnlyItsOwnLinks) {
   // Rank 1 of 3 has one link and the report.
   const auto script = R"([ $LEVADA_RANK != 1 ] || exit $(
     for fd in /proc/$$/fd/*; do [ ${fd##*/} -gt 2 ] && readlink $fd; done | grep -c socket))";
@@ -238,12 +238,12 @@ TEST(RunLocal, GivesARankNothingButItsOwnLinks) {
   EXPECT_EQ(run_program(3, "[ $(ls /proc/$$/fd | wc -l) -lt 12 ]").exit_status, 0);
 }
 
-TEST(Links, AreRefusedWhenTheyAreNotThisProcesss) {
+TEST(Links, AreRejectedIfTheyBelongToAnotherProcess) {
   EXPECT_THROW(inherit_links("977:1", 1, 2), InvalidArgument);
   EXPECT_THROW(inherit_links("", 1, 2), InvalidArgument);
 }
 
-TEST(Links, AreTakenUpOnce) {
+TEST(Links, CanBeTakenOnlyOnce) {
   int sockets[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
   const int fd = sockets[0];
@@ -257,7 +257,7 @@ TEST(Links, AreTakenUpOnce) {
   }
 }
 
-TEST(Links, LeaveAnotherFileAtTheirDescriptorAlone) {
+TEST(Links, DoNotCloseAnotherFileAtTheirDescriptor) {
   int sockets[2], pipes[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
   ASSERT_EQ(::pipe(pipes), 0);

@@ -17,7 +17,7 @@ TEST(LineCutter, ReturnsWholeLinesWithTheirEnds) {
   EXPECT_TRUE(lines.is_empty());
 }
 
-TEST(LineCutter, PutsPiecesTogether) {
+TEST(LineCutter, JoinsPiecesOfALine) {
   LineCutter lines;
   std::string taken;
   for (const char byte : std::string("a line\r\nand\nanother")) {
@@ -31,7 +31,7 @@ TEST(LineCutter, PutsPiecesTogether) {
   EXPECT_TRUE(lines.is_empty());
 }
 
-TEST(LineCutter, TakesACarriageReturnForAnEndOnceItIsNotThatOfANewline) {
+TEST(LineCutter, TreatsACarriageReturnWithoutANewlineAsALineEnd) {
   LineCutter lines;
   lines.append("10%\r");
   EXPECT_EQ(lines.take_lines(), "");
@@ -41,7 +41,7 @@ TEST(LineCutter, TakesACarriageReturnForAnEndOnceItIsNotThatOfANewline) {
   EXPECT_EQ(lines.take_lines(), "20%\r\n");
 }
 
-TEST(LineCutter, DividesALineThatIsTooLong) {
+TEST(LineCutter, SplitsALineThatIsTooLong) {
   LineCutter lines;
   lines.append(std::string(LineCutter::max_bytes, 'x'));
   EXPECT_EQ(lines.take_lines(), "");
@@ -57,7 +57,7 @@ TEST(LinePrefixer, ShowsTheRankBeforeEachLine) {
   EXPECT_EQ(prefixer.show(10, 1, "three\n"), "[10] three\n");
 }
 
-TEST(LinePrefixer, ContinuesALineThatIsOpen) {
+TEST(LinePrefixer, ContinuesAnOpenLine) {
   LinePrefixer prefixer;
   EXPECT_EQ(prefixer.show(0, 0, "(Pdb) "), "[0] (Pdb) ");
   EXPECT_EQ(prefixer.show(0, 0, "more\n"), "more\n");
@@ -70,7 +70,7 @@ TEST(LinePrefixer, EndsAnOpenLineBeforeAnotherStreamsLine) {
   EXPECT_EQ(prefixer.show(0, 0, "more\n"), "[0] more\n");
 }
 
-TEST(LinePrefixer, ClearsWhatAProgressBarHasShown) {
+TEST(LinePrefixer, ClearsTheTextOfAProgressBar) {
   LinePrefixer prefixer;
   EXPECT_EQ(prefixer.show(0, 1, "\r"), "\r");
   EXPECT_EQ(prefixer.show(0, 1, "90%\r"), "[0] 90%\r");

@@ -15,7 +15,7 @@ constexpr int killed(int signal) {
   return signal;
 }
 
-TEST(Supervision, IsOverWhenEveryRankHasEnded) {
+TEST(Supervision, EndsWhenEveryRankHasEnded) {
   Supervision job(2);
   job.apply(Supervision::Ended{1, exited(0)});
   EXPECT_FALSE(job.all_ended());
@@ -26,7 +26,7 @@ TEST(Supervision, IsOverWhenEveryRankHasEnded) {
   EXPECT_EQ(job.result().message, "");
 }
 
-TEST(Supervision, NamesTheKilledRankRatherThanThoseWhoSawItGo) {
+TEST(Supervision, NamesTheKilledRankRatherThanRanksThatLostIt) {
   Supervision job(2);
   job.apply(Supervision::Reported{0, ErrorKind::peer_lost, "rank 1 was lost"});
   EXPECT_TRUE(job.is_ending());
@@ -37,7 +37,7 @@ TEST(Supervision, NamesTheKilledRankRatherThanThoseWhoSawItGo) {
   EXPECT_THAT(job.result().message, ::testing::StartsWith("rank 1 was lost: killed by signal 9 (Killed)"));
 }
 
-TEST(Supervision, DoesNotBlameARankThatItKilledItself) {
+TEST(Supervision, DoesNotBlameARankThatItKilled) {
   Supervision job(3);
   job.apply(Supervision::Reported{0, ErrorKind::source, "corpus.jsonl:3: not JSON"});
   job.apply(Supervision::Ended{0, exited(1)});
@@ -48,7 +48,7 @@ TEST(Supervision, DoesNotBlameARankThatItKilledItself) {
   EXPECT_EQ(job.result().first_failed, 0);
 }
 
-TEST(Supervision, GivesTheErrorBeforeTheLossesThatItCaused) {
+TEST(Supervision, ReportsAnErrorRatherThanTheLossesItCaused) {
   Supervision job(2);
   job.apply(Supervision::Reported{1, ErrorKind::peer_lost, "rank 0 was lost"});
   job.apply(Supervision::Reported{0, ErrorKind::invalid_argument, "no memory"});
@@ -58,7 +58,7 @@ TEST(Supervision, GivesTheErrorBeforeTheLossesThatItCaused) {
   EXPECT_EQ(job.result().exit_status, 2);
 }
 
-TEST(Supervision, GivesTheStatusOfAReportedErrorWhereItsRankIsKilledBeforeItExits) {
+TEST(Supervision, KeepsTheStatusOfAReportedErrorIfItsRankIsKilled) {
   for (const auto kind : {ErrorKind::invalid_argument, ErrorKind::source}) {
     Supervision job(1);
     job.apply(Supervision::Reported{0, kind, "no"});
@@ -68,7 +68,7 @@ TEST(Supervision, GivesTheStatusOfAReportedErrorWhereItsRankIsKilledBeforeItExit
   }
 }
 
-TEST(Supervision, NamesARankThatFailedWithoutAWord) {
+TEST(Supervision, NamesARankThatFailedWithoutAReport) {
   Supervision job(2);
   job.apply(Supervision::Reported{0, ErrorKind::peer_lost, "rank 1 was lost"});
   job.apply(Supervision::Ended{1, exited(3)});
@@ -77,7 +77,7 @@ TEST(Supervision, NamesARankThatFailedWithoutAWord) {
   EXPECT_EQ(job.result().exit_status, 3);
 }
 
-TEST(Supervision, GivesALossWhereNothingElseIsKnown) {
+TEST(Supervision, ReportsALossIfNothingElseIsKnown) {
   Supervision job(2);
   job.apply(Supervision::Reported{0, ErrorKind::peer_lost, "rank 1 was lost"});
   job.apply(Supervision::Killed{});
@@ -98,7 +98,7 @@ TEST(Supervision, EndsQuietlyOnASignal) {
   EXPECT_EQ(job.result().message, "");
 }
 
-TEST(Supervision, EndsQuietlyWhenNobodyReadsTheOutput) {
+TEST(Supervision, EndsQuietlyIfItsOutputIsClosed) {
   Supervision job(1);
   job.apply(Supervision::Ended{0, killed(SIGPIPE)});
   EXPECT_EQ(job.result().exit_status, 141);

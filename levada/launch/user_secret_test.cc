@@ -60,38 +60,38 @@ TEST_F(UserSecret, IsTheSameOnEveryRankThatSeesTheFolder) {
   EXPECT_EQ(file.st_mode & 0777U, 0600U);
 }
 
-TEST_F(UserSecret, IsRefusedInAFolderThatOthersCanEnter) {
+TEST_F(UserSecret, IsRejectedInAFolderThatOthersCanEnter) {
   static_cast<void>(read());
   ::chmod(folder_.c_str(), 0711);
   EXPECT_NE(refusal().find("is open to other users (mode 0711)"), std::string::npos) << refusal();
 }
 
-TEST_F(UserSecret, IsRefusedInAFileThatOthersCanRead) {
+TEST_F(UserSecret, IsRejectedInAFileThatOthersCanRead) {
   static_cast<void>(read());
   ::chmod(file_.c_str(), 0644);
   EXPECT_NE(refusal().find("secret is open to other users (mode 0644)"), std::string::npos) << refusal();
 }
 
-TEST_F(UserSecret, IsRefusedBehindALink) {
+TEST_F(UserSecret, IsRejectedInALinkedFolder) {
   ASSERT_EQ(::mkdir((root_ + "/elsewhere").c_str(), 0700), 0);
   ASSERT_EQ(::symlink("elsewhere", folder_.c_str()), 0);
   EXPECT_NE(refusal().find("open: "), std::string::npos) << refusal();
 }
 
-TEST_F(UserSecret, IsRefusedInAFileThatIsALink) {
+TEST_F(UserSecret, IsRejectedInALinkedFile) {
   ASSERT_EQ(::mkdir(folder_.c_str(), 0700), 0);
   ASSERT_EQ(::symlink("/etc/hostname", file_.c_str()), 0);
   EXPECT_NE(refusal().find("open: "), std::string::npos) << refusal();
 }
 
-TEST_F(UserSecret, IsRefusedInAFolderOfAnotherUser) {
+TEST_F(UserSecret, IsRejectedInAFolderOfAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";  // skipped without: root
   ASSERT_EQ(::mkdir(folder_.c_str(), 0700), 0);
   ASSERT_EQ(::chown(folder_.c_str(), 4242, 4242), 0);
   EXPECT_NE(refusal().find("belongs to another user (uid 4242)"), std::string::npos) << refusal();
 }
 
-TEST_F(UserSecret, IsInTheHomeFolderIfAnotherUserHasTakenItsPlace) {
+TEST_F(UserSecret, MovesToTheHomeFolderIfAnotherUserHoldsItsPath) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";  // skipped without: root
   for (const bool is_link : {false, true}) {
     std::filesystem::remove_all(folder_);
@@ -103,13 +103,13 @@ TEST_F(UserSecret, IsInTheHomeFolderIfAnotherUserHasTakenItsPlace) {
   EXPECT_TRUE(std::filesystem::exists(root_ + "/home/.cache/levada/secret/secret"));
 }
 
-TEST_F(UserSecret, IsRefusedIfItIsCutShort) {
+TEST_F(UserSecret, IsRejectedIfTruncated) {
   static_cast<void>(read());
   std::filesystem::resize_file(file_, 31);
   EXPECT_NE(refusal().find("does not hold the 32 bytes"), std::string::npos) << refusal();
 }
 
-TEST_F(UserSecret, IsMadeOfTheVariableIfThatIsLongEnough) {
+TEST_F(UserSecret, IsDerivedFromTheVariableIfLongEnough) {
   const auto from = [](const char* text) { return user_secret("/nowhere", "", [text](const char*) { return text; }); };
   EXPECT_EQ(from("0123456789abcdef"), from("0123456789abcdef"));
   EXPECT_NE(from("0123456789abcdef"), from("0123456789abcdeg"));

@@ -25,7 +25,7 @@ TEST(Mesh, IsOneRankWithoutAxes) {
   EXPECT_EQ(Mesh().describe(0), "rank 0");
 }
 
-TEST(Mesh, LetsTheLastAxisVaryFastest) {
+TEST(Mesh, VariesTheLastAxisFastest) {
   const Mesh mesh = Mesh::parse("dp=2,cp=3,tp=4");
   EXPECT_EQ(mesh.size(), 24);
   EXPECT_EQ(mesh.axis_stride("tp"), 1);
@@ -35,7 +35,7 @@ TEST(Mesh, LetsTheLastAxisVaryFastest) {
   EXPECT_EQ(mesh.describe(17), "dp1 cp1 tp1");
 }
 
-TEST(Mesh, DividesDataAlongTheAxesThatAreKnownToAndSharesItAlongTheOthers) {
+TEST(Mesh, DividesDataAlongKnownDataAxesAndSharesItAlongTheOthers) {
   for (const char* name : {"dp", "dp_replicate", "dp_shard", "fsdp", "data", "ddp"}) {
     EXPECT_EQ(role_of(name), AxisRole::data) << name;
   }
@@ -47,7 +47,7 @@ TEST(Mesh, DividesDataAlongTheAxesThatAreKnownToAndSharesItAlongTheOthers) {
   EXPECT_EQ(Mesh::parse("tp=4").data_coordinate(3), 0);
 }
 
-TEST(Mesh, TakesSeveralDataAxesRowMajorAsOne) {
+TEST(Mesh, FlattensSeveralDataAxesInRowMajorOrder) {
   const Mesh mesh = Mesh::parse("dp_replicate=2,tp=2,dp_shard=3");
   EXPECT_THAT(mesh.data_axes(), ElementsAre("dp_replicate", "dp_shard"));
   EXPECT_EQ(mesh.data_size(), 6);
@@ -61,7 +61,7 @@ TEST(Mesh, TakesSeveralDataAxesRowMajorAsOne) {
   EXPECT_EQ(mesh.span("dp_shard").size(), 3);
 }
 
-TEST(Mesh, KnowsAlongWhichAxesNothingSaysWhetherDataDiffers) {
+TEST(Mesh, ListsAxesOfUnknownDataSharing) {
   const auto axes = std::vector<Axis>{{"replica", 2}, {"ep", 2}, {"tp", 2}};
   EXPECT_THAT(Mesh(axes).undecided_axes(), ElementsAre("replica", "ep"));
   EXPECT_TRUE(Mesh({{"ep", 1}, {"dp", 2}}).undecided_axes().empty());
@@ -72,19 +72,19 @@ TEST(Mesh, KnowsAlongWhichAxesNothingSaysWhetherDataDiffers) {
   EXPECT_NE(mesh, Mesh(axes));
 }
 
-TEST(Mesh, TakesGivenDataAxesInPlaceOfThoseItKnows) {
+TEST(Mesh, GivenDataAxesReplaceTheKnownOnes) {
   const Mesh mesh({{"dp", 2}, {"fsdp", 2}}, Mesh::Names{"fsdp"});
   EXPECT_THAT(mesh.data_axes(), ElementsAre("fsdp"));
   EXPECT_EQ(mesh.data_coordinate(2), 0);
   EXPECT_EQ(Mesh({{"dp", 2}}, Mesh::Names{}).data_size(), 1);
 }
 
-TEST(Mesh, RefusesADataAxisThatItDoesNotHaveOrThatIsGivenTwice) {
+TEST(Mesh, RejectsAMissingOrDuplicateDataAxis) {
   EXPECT_THROW(Mesh({{"dp", 2}}, Mesh::Names{"x"}), InvalidArgument);
   EXPECT_THROW(Mesh({{"x", 2}}, Mesh::Names{"x", "x"}), InvalidArgument);
 }
 
-TEST(Mesh, IsOrderedAsMegatronOrdersIts) {
+TEST(Mesh, FollowsTheOrderOfMegatron) {
   const std::vector<Axis> axes = {{"tp", 2}, {"pp", 3}, {"dp", 4}, {"cp", 5}};
   EXPECT_EQ(Mesh::ordered(axes, Mesh::default_order).to_string(), "pp=3,dp=4,cp=5,tp=2");
   EXPECT_EQ(Mesh::ordered(axes, "tp-cp-pp-dp").to_string(), "dp=4,pp=3,cp=5,tp=2");
@@ -93,7 +93,7 @@ TEST(Mesh, IsOrderedAsMegatronOrdersIts) {
   EXPECT_EQ(Mesh::ordered(hybrid, "dp_shard-tp-pp-dp").to_string(), "dp_replicate=2,pp=2,tp=2,dp_shard=3");
 }
 
-TEST(Mesh, RefusesAnOrderThatLeavesAnAxisOutOrNamesOneTwice) {
+TEST(Mesh, RejectsAnOrderWithAMissingOrDuplicateAxis) {
   const auto refusal_of_order = [](std::vector<Axis> axes, std::string_view order) -> std::string {
     try {
       Mesh::ordered(std::move(axes), order);
@@ -109,7 +109,7 @@ TEST(Mesh, RefusesAnOrderThatLeavesAnAxisOutOrNamesOneTwice) {
   EXPECT_THAT(refusal_of_order({{"tp", 2}}, "tp--dp"), HasSubstr("'' is no axis"));
 }
 
-TEST(Mesh, CountsAnAxisItDoesNotHaveAsOne) {
+TEST(Mesh, TreatsAMissingAxisAsSizeOne) {
   const Mesh mesh = Mesh::parse("dp=2");
   EXPECT_FALSE(mesh.has_axis("pp"));
   EXPECT_EQ(mesh.axis_size("pp"), 1);
@@ -117,7 +117,7 @@ TEST(Mesh, CountsAnAxisItDoesNotHaveAsOne) {
   EXPECT_EQ(mesh.coordinate(1, "pp"), 0);
 }
 
-TEST(Mesh, TakesCoordinatesBackToTheRank) {
+TEST(Mesh, ConvertsCoordinatesBackToTheRank) {
   const Mesh mesh = Mesh::parse("dp=2,cp=1,tp=3,pp=2");
   for (int rank = 0; rank < mesh.size(); ++rank) EXPECT_EQ(mesh.rank_at(mesh.coordinates(rank)), rank);
 }
@@ -126,7 +126,7 @@ TEST(Mesh, PrintsAsItIsParsed) {
   for (const char* text : {"", "dp=2", "dp=2,cp=1,tp=3", "_a9=7"}) EXPECT_EQ(Mesh::parse(text).to_string(), text);
 }
 
-TEST(Mesh, GroupsRanksThatDifferAlongTheAxesNamedAlone) {
+TEST(Mesh, GroupsRanksThatDifferOnlyAlongTheNamedAxes) {
   const Mesh mesh = Mesh::parse("dp=2,tp=2,pp=2");
   EXPECT_THAT(mesh.group(5, {"tp"}), ElementsAre(5, 7));
   EXPECT_THAT(mesh.group(5, {"pp", "dp"}), ElementsAre(0, 1, 4, 5));
@@ -135,7 +135,7 @@ TEST(Mesh, GroupsRanksThatDifferAlongTheAxesNamedAlone) {
   EXPECT_THAT(mesh.group(5, {"dp", "tp", "pp"}), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-TEST(Mesh, SaysWhichPartOfItsTextIsWrong) {
+TEST(Mesh, NamesTheInvalidPartOfItsText) {
   EXPECT_THAT(refusal("dp=2,tp"), HasSubstr("'tp' is no axis"));
   EXPECT_THAT(refusal("dp=x"), HasSubstr("size of 'dp=x'"));
   EXPECT_THAT(refusal("dp=2x"), HasSubstr("size of 'dp=2x'"));
@@ -150,13 +150,13 @@ TEST(Mesh, SaysWhichPartOfItsTextIsWrong) {
   EXPECT_THAT(refusal("dp=2,,tp=1"), HasSubstr("'' is no axis"));
 }
 
-TEST(Mesh, HasAtMostAsManyRanksAsAnIntCounts) {
+TEST(Mesh, RejectsMoreRanksThanAnIntHolds) {
   EXPECT_EQ(Mesh::parse("dp=2147483647").size(), 2147483647);
   EXPECT_THAT(refusal("dp=65536,tp=32768"), HasSubstr("at most 2147483647 ranks"));
   EXPECT_THAT(refusal("a=2147483647,b=2147483647,c=2147483647"), HasSubstr("at most 2147483647 ranks"));
 }
 
-TEST(Mesh, RefusesRanksAndCoordinatesThatItDoesNotHave) {
+TEST(Mesh, RejectsRanksAndCoordinatesOutOfRange) {
   const Mesh mesh = Mesh::parse("dp=2,tp=2");
   EXPECT_THROW(mesh.coordinate(4, "dp"), InvalidArgument);
   EXPECT_THROW(mesh.coordinate(-1, "dp"), InvalidArgument);

@@ -34,7 +34,7 @@ TEST(Placement, IsParsedAsItIsPrinted) {
   EXPECT_EQ(to_string(all[6]), "stages(pp,first,last,mtp)");
 }
 
-TEST(Placement, MayHaveSpacesBetweenItsParts) {
+TEST(Placement, AllowsSpacesBetweenItsParts) {
   EXPECT_EQ(parse_placement(" shard ( dp , 0 ) "), Placement(Shard{"dp", 0}));
 }
 
@@ -43,7 +43,7 @@ TEST(Placement, NamesItsAxis) {
   EXPECT_EQ(axis_of(Stages{"pp", {"first"}}), "pp");
 }
 
-TEST(Placement, SaysWhatIsWrongWithItsText) {
+TEST(Placement, ReportsTheFaultInItsText) {
   EXPECT_THAT(refused_placement(""), HasSubstr("no arguments"));
   EXPECT_THAT(refused_placement("shard"), HasSubstr("no arguments"));
   EXPECT_THAT(refused_placement("shard(dp,0"), HasSubstr("no arguments"));

@@ -54,7 +54,7 @@ Tensor boundaries(const Shape& shape, std::initializer_list<T> values) {
 const std::vector<std::int64_t> by_segment = {0, 1, 6, 7, 8, 9, 14, 15};
 const std::vector<std::int64_t> by_row = {0, 1, 2, 3, 12, 13, 14, 15};
 
-TEST(PackedSegments, AreFoundByEveryNameTypeAndShapeThatAttentionTakes) {
+TEST(PackedSegments, AreFoundByEveryNameTypeAndShapeThatAttentionAccepts) {
   const Tensor shapes[] = {boundaries<std::int32_t>({1, 3}, {0, 8, 16}), boundaries<std::int32_t>({3}, {0, 8, 16}),
                            boundaries<std::int64_t>({1, 3}, {0, 8, 16}), boundaries<std::int64_t>({3}, {0, 8, 16})};
   for (const char* name : {"cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_kv", "cu_seqlens_q_padded",
@@ -88,7 +88,7 @@ TEST(PackedSegments, DivideTheLastDimensionOfOneRow) {
   EXPECT_EQ(part_of(tree, "tokens", 2), expected);
 }
 
-TEST(PackedSegments, OfNothingLeaveTheRowWhole) {
+TEST(PackedSegments, ThatAreEmptyLeaveTheRowWhole) {
   const Tensor count = boundaries<std::int64_t>({1}, {2});
   for (const Tree& tree :
        {Tree::dict({{"tokens", numbers({1, 16})}}), Tree::dict({{"tokens", numbers({1, 16})}, {"cu_seqlens", Tree()}}),
@@ -97,7 +97,7 @@ TEST(PackedSegments, OfNothingLeaveTheRowWhole) {
   }
 }
 
-TEST(PackedSegments, AreThePaddedOnesWhereThereAreBoth) {
+TEST(PackedSegments, PreferThePaddedOnes) {
   const Tensor padded = boundaries<std::int32_t>({3}, {0, 8, 16}), real = boundaries<std::int32_t>({3}, {0, 5, 12});
   const Tree transformer_engine =
       Tree::dict({{"tokens", numbers({1, 16})}, {"cu_seqlens_q", real}, {"cu_seqlens_q_padded", padded}});
@@ -107,7 +107,7 @@ TEST(PackedSegments, AreThePaddedOnesWhereThereAreBoth) {
   EXPECT_EQ(part_of(megatron, "tokens"), by_segment);
 }
 
-TEST(PackedSegments, AreThoseOfTheNearestMapping) {
+TEST(PackedSegments, ComeFromTheNearestMapping) {
   const auto sample = [](std::initializer_list<std::int32_t> cu_seqlens) {
     const auto entries = static_cast<std::int64_t>(cu_seqlens.size());
     return Tree::dict({{"tokens", numbers({1, 16})}, {"cu_seqlens", Tensor::of<std::int32_t>({entries}, cu_seqlens)}});
@@ -119,14 +119,14 @@ TEST(PackedSegments, AreThoseOfTheNearestMapping) {
   EXPECT_THAT(refusal(pair, "x"), HasSubstr("chosen.cu_seqlens and rejected.cu_seqlens differ"));
 }
 
-TEST(PackedSegments, ThatDifferAreRefusedByName) {
+TEST(PackedSegments, ThatDifferAreRejectedByName) {
   const Tree tree = Tree::dict({{"tokens", numbers({1, 16})},
                                 {"cu_seqlens_q", boundaries<std::int32_t>({3}, {0, 8, 16})},
                                 {"cu_seqlens_kv", boundaries<std::int32_t>({3}, {0, 4, 16})}});
   EXPECT_THAT(refusal(tree), HasSubstr("cu_seqlens_q and cu_seqlens_kv differ"));
 }
 
-TEST(PackedSegments, ThatCannotBeUsedAreRefusedByName) {
+TEST(PackedSegments, ThatAreInvalidAreRejectedByName) {
   const Tree unusable[] = {Tree(Tensor::zeros(dtypes::float32, {3})), Tree(Tensor::zeros(dtypes::int32, {})),
                            Tree(Tensor::zeros(dtypes::int32, {1, 1, 3})), Tree(Tensor::zeros(dtypes::int16, {3})),
                            Tree(std::int64_t{16})};
@@ -143,7 +143,7 @@ TEST(PackedSegments, ThatCannotBeUsedAreRefusedByName) {
   EXPECT_NE(refusal(Tree::dict({{"tokens", numbers({2, 16})}, {"cu_seqlens", of_two}})), "");
 }
 
-TEST(PackedSegments, AreEachDividedAsOneSequenceWouldBe) {
+TEST(PackedSegments, AreEachDividedLikeASequence) {
   std::mt19937 random(7);
   const auto draw = [&](int lowest, int highest) { return std::uniform_int_distribution(lowest, highest)(random); };
   for (int trial = 0; trial < 300; ++trial) {

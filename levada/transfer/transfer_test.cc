@@ -71,7 +71,7 @@ Tree numbers(std::int64_t first) {
                      {"name", Tree(std::string("batch"))}});
 }
 
-TEST(Transfer, WhatWasMadeInTheBlockIsSentWithoutACopy) {
+TEST(Transfer, SendsTensorsOfTheBlockWithoutCopying) {
   with_loop([](Loop& loop) {
     BlockMemory memory = loop.memory();
     Tensor x = memory.empty(dtypes::int64, {100});
@@ -88,7 +88,7 @@ TEST(Transfer, WhatWasMadeInTheBlockIsSentWithoutACopy) {
   });
 }
 
-TEST(Transfer, WhatSomebodyElseStillHoldsIsCopiedInsteadOfGivenAway) {
+TEST(Transfer, CopiesTensorsThatTheCallerStillHolds) {
   with_loop([](Loop& loop) {
     BlockMemory memory = loop.memory();
     Tensor x = memory.empty(dtypes::int64, {100});
@@ -100,7 +100,7 @@ TEST(Transfer, WhatSomebodyElseStillHoldsIsCopiedInsteadOfGivenAway) {
   });
 }
 
-TEST(Transfer, APortionLeavesOutLeavesAndCutsTensors) {
+TEST(Transfer, APortionOmitsLeavesAndSlicesTensors) {
   with_loop([](Loop& loop) {
     const FlatTree batch = flatten(numbers(1));
     Region column(Shape{2, 2});
@@ -122,7 +122,7 @@ TEST(Transfer, AnAliasStaysOneTensor) {
   });
 }
 
-TEST(Transfer, ACallerWhoKeepsMoreThanAgreedGetsCopies) {
+TEST(Transfer, CopiesForACallerThatKeepsMoreThanAgreed) {
   with_loop(
       [](Loop& loop) {
         std::vector<Tree> kept;
@@ -138,7 +138,7 @@ TEST(Transfer, ACallerWhoKeepsMoreThanAgreedGetsCopies) {
       Access::read_only, 2);
 }
 
-TEST(Transfer, ASmallTensorThatIsKeptDoesNotHoldALargeMessage) {
+TEST(Transfer, ASmallTensorDoesNotHoldALargeMessage) {
   with_loop([](Loop& loop) {
     const FlatTree batch = flatten(
         Tree::dict({{"large", Tensor::zeros(dtypes::uint8, {2 << 20})}, {"small", Tensor::of<float>({1}, {3})}}));
@@ -151,7 +151,7 @@ TEST(Transfer, ASmallTensorThatIsKeptDoesNotHoldALargeMessage) {
   });
 }
 
-TEST(Transfer, WhatIsToBeWrittenIsItsReceiversOwn) {
+TEST(Transfer, PrivateTensorsBelongToTheReceiver) {
   with_loop(
       [](Loop& loop) {
         const FlatTree batch = flatten(numbers(1));
@@ -177,7 +177,7 @@ TEST(Transfer, CopiesReuseTheMemoryOfTheLastBatch) {
       Access::copy);
 }
 
-TEST(Transfer, AMessageThatIsNotCompletedLeavesItsSchemaToTheNext) {
+TEST(Transfer, AnInterruptedMessageLeavesItsSchemaToTheNext) {
   inproc::run_ranks(1, [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0}, 8);
     Inbox inbox(engine, channel, Access::copy, 8);
@@ -196,7 +196,7 @@ TEST(Transfer, AMessageThatIsNotCompletedLeavesItsSchemaToTheNext) {
   });
 }
 
-TEST(Transfer, ABlockThatOthersBeganIsSentAsItLies) {
+TEST(Transfer, SendsAnAdoptedBlockWithoutCopying) {
   with_loop([](Loop& loop) {
     auto block = std::make_shared<Block>(allocate(loop.engine(), BlockMemory::block_bytes(800), soon(), "test"));
     std::byte* const at = block->memory().data() + message_prefix_bytes;
@@ -212,7 +212,7 @@ TEST(Transfer, ABlockThatOthersBeganIsSentAsItLies) {
   });
 }
 
-TEST(Transfer, TensorsThatBeginAnywhereInABlockArePutInOrder) {
+TEST(Transfer, SendsUnalignedTensorsOfABlock) {
   with_loop([](Loop& loop) {
     BlockMemory memory = loop.memory();
     Tensor x = memory.empty(dtypes::uint8, {1000});
@@ -225,7 +225,7 @@ TEST(Transfer, TensorsThatBeginAnywhereInABlockArePutInOrder) {
   });
 }
 
-TEST(Transfer, WhatIsTakenInIsTheBatchsOwn) {
+TEST(Transfer, CopiedInTensorsBelongToTheBatch) {
   with_loop([](Loop& loop) {
     Tensor lent = Tensor::of<std::int64_t>({2}, {1, 2});
     BlockMemory memory = loop.memory();
@@ -239,7 +239,7 @@ TEST(Transfer, WhatIsTakenInIsTheBatchsOwn) {
   });
 }
 
-TEST(Transfer, MoreThanCachesKeepArrivesAsItWas) {
+TEST(Transfer, TensorsLargerThanTheCachesArriveUnchanged) {
   with_loop([](Loop& loop) {
     const std::int64_t words = static_cast<std::int64_t>(cached_write_bytes) / 8 + 5;
     Tensor x = Tensor::empty(dtypes::int64, {2, words});
@@ -257,7 +257,7 @@ TEST(Transfer, MoreThanCachesKeepArrivesAsItWas) {
   });
 }
 
-TEST(Transfer, NonsenseIsACorruptMessage) {
+TEST(Transfer, RejectsGarbageAsCorrupt) {
   with_loop([](Loop& loop) {
     Block block = allocate(loop.engine(), 256, soon(), "test");
     std::ranges::fill(block.memory(), std::byte{0x5a});
@@ -311,7 +311,7 @@ std::string refusal_of_segments(std::initializer_list<std::int32_t> cu_seqlens) 
   return "";
 }
 
-TEST(Transfer, PackedSequencesThatDoNotDivideAreNamed) {
+TEST(Transfer, NamesIndivisiblePackedSequences) {
   EXPECT_EQ(refusal_of_segments({0, 4, 8}), "");
   EXPECT_THAT(refusal_of_segments({0, 6, 8}), HasSubstr("packed sequence 0 of row 0 has 6 positions, which 2*cp=4"));
   EXPECT_THAT(refusal_of_segments({0, 6, 8}), HasSubstr("--pad-to"));

@@ -29,7 +29,7 @@ std::future<std::string> agreeing(Engine& engine, Duration wait) {
   });
 }
 
-TEST(Agree, TimesOutNamingEveryRankThatIsMissing) {
+TEST(Agree, TimesOutNamingEveryMissingRank) {
   const auto engines = inproc::make_group(4);
   engines[3]->post(Status::make("importing", -1, -1, "the model"));
   EXPECT_THAT(
@@ -38,7 +38,7 @@ TEST(Agree, TimesOutNamingEveryRankThatIsMissing) {
             HasSubstr("; missing are ranks 1, 2, 3")));
 }
 
-TEST(Agree, TimesOutOnTheOtherRanksNamingThoseThatRankZeroMisses) {
+TEST(Agree, TimesOutOnTheOtherRanksNamingTheRanksMissingAtRankZero) {
   const auto engines = inproc::make_group(4);
   auto first = agreeing(*engines[0], agree_timeout);
   while (engines[0]->status(0).detail[0] == '\0') std::this_thread::yield();
@@ -49,7 +49,7 @@ TEST(Agree, TimesOutOnTheOtherRanksNamingThoseThatRankZeroMisses) {
   EXPECT_THAT(first.get(), HasSubstr("enough"));
 }
 
-TEST(Agree, EndsWithTheReasonOfAnAbort) {
+TEST(Agree, ThrowsTheReasonOfAnAbort) {
   const auto engines = inproc::make_group(3);
   auto first = agreeing(*engines[0], agree_timeout);
   auto second = agreeing(*engines[1], agree_timeout);
@@ -58,7 +58,7 @@ TEST(Agree, EndsWithTheReasonOfAnAbort) {
   EXPECT_THAT(second.get(), AllOf(HasSubstr("EngineError"), HasSubstr("no data")));
 }
 
-TEST(Agree, EndsNamingALostRank) {
+TEST(Agree, ThrowsPeerLostNamingTheLostRank) {
   const auto engines = inproc::make_group(3);
   auto first = agreeing(*engines[0], agree_timeout);
   auto second = agreeing(*engines[1], agree_timeout);
@@ -67,13 +67,13 @@ TEST(Agree, EndsNamingALostRank) {
   EXPECT_THAT(second.get(), AllOf(HasSubstr("PeerLost"), HasSubstr("rank 2")));
 }
 
-TEST(Agree, EndsWhenARankHasLeft) {
+TEST(Agree, ThrowsIfARankHasLeft) {
   auto engines = inproc::make_group(2);
   engines[1].reset();
   EXPECT_THAT(agreeing(*engines[0], agree_timeout).get(), HasSubstr("PeerLost: rank 1 left before start-up"));
 }
 
-TEST(Agree, NamesStepAndExceptionOfARankThatHasLeftWithOne) {
+TEST(Agree, NamesTheStepAndExceptionWithWhichARankLeft) {
   auto engines = inproc::make_group(2);
   engines[1]->post(Status::make(raised_operation, 7, -1, "ValueError: loss is NaN"));
   engines[1].reset();
@@ -81,7 +81,7 @@ TEST(Agree, NamesStepAndExceptionOfARankThatHasLeftWithOne) {
               HasSubstr("PeerLost: rank 1 left at step 7 with ValueError: loss is NaN before start-up"));
 }
 
-TEST(Agree, EndsWithWhatItsPollThrows) {
+TEST(Agree, RethrowsTheExceptionOfItsPoll) {
   struct Interruption {};
   const std::function<void()> poll = [] { throw Interruption(); };
   for (const int rank : {0, 1}) {
@@ -91,7 +91,7 @@ TEST(Agree, EndsWithWhatItsPollThrows) {
   }
 }
 
-TEST(Agree, LeavesTheBoardAsItWas) {
+TEST(Agree, RestoresTheStatusBoard) {
   const auto engines = inproc::make_group(2);
   engines[0]->post(Status::make("mine", 4));
   auto first = agreeing(*engines[0], agree_timeout);
@@ -106,7 +106,7 @@ std::vector<std::shared_ptr<const Bytes>> one_byte_each(std::span<const ByteView
   return std::vector(all.size(), std::make_shared<const Bytes>(1));
 }
 
-TEST(GatherScatter, MayLastLongerThanItsTimeoutAsLongAsRankZeroMakesProgress) {
+TEST(GatherScatter, MayExceedItsTimeoutWhileRankZeroMakesProgress) {
   constexpr Duration timeout = std::chrono::seconds(5), pause = std::chrono::seconds(3);
   const auto begin = Clock::now();
   inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
@@ -121,7 +121,7 @@ TEST(GatherScatter, MayLastLongerThanItsTimeoutAsLongAsRankZeroMakesProgress) {
   EXPECT_GT(Clock::now() - begin, timeout) << "or it has tested nothing";
 }
 
-TEST(GatherScatter, TimesOutWhereRankZeroDoesSomethingElse) {
+TEST(GatherScatter, TimesOutIfRankZeroIsInAnotherCall) {
   const auto engines = inproc::make_group(2);
   engines[0]->post(Status::make("feed", 4));
   GatherScatter calls(engines[1], "a call");

@@ -25,7 +25,7 @@ TEST(InprocLose, StaysTheCauseAfterAnAbort) {
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->status(0); }), 1);
 }
 
-TEST(InprocAbort, IsTheCauseAlsoWhereRanksLeaveBecauseOfIt) {
+TEST(InprocAbort, IsTheCauseEvenIfRanksLeaveBecauseOfIt) {
   constexpr int ranks = 6;
   for (int trial = 0; trial < 200; ++trial) {
     auto engines = inproc::make_group(ranks, {.heartbeat = Duration::max()});
@@ -47,7 +47,7 @@ TEST(InprocAbort, IsTheCauseAlsoWhereRanksLeaveBecauseOfIt) {
   }
 }
 
-TEST(InprocMemory, EndsAWaitForItWhenALeaseEnds) {
+TEST(InprocMemory, WaitEndsWhenALeaseEnds) {
   const auto engines = inproc::make_group(2, {.memory_bytes = 1 << 16});
   const auto sending = engines[0]->open(0, {1}, 1), receiving = engines[1]->open(0, {1}, 1);
   Block all = allocate(*engines[0], 1 << 16, limit(), "test");
@@ -61,7 +61,7 @@ TEST(InprocMemory, EndsAWaitForItWhenALeaseEnds) {
   EXPECT_TRUE(engines[0]->try_allocate(1));
 }
 
-TEST(InprocMemory, IsSharedByARanksGroups) {
+TEST(InprocMemory, IsSharedByAllGroupsOfARank) {
   const auto engines = inproc::make_group(1, {.memory_bytes = 1 << 16});
   const auto group = engines[0]->subgroup(std::vector{0}, "inner");
   auto all = group->try_allocate(1 << 16);
@@ -70,7 +70,7 @@ TEST(InprocMemory, IsSharedByARanksGroups) {
   EXPECT_TRUE(engines[0]->try_allocate(1));
 }
 
-TEST(InprocGroup, NeedsARank) {
+TEST(InprocGroup, NeedsAtLeastOneRank) {
   EXPECT_THROW(inproc::make_group(0), InvalidArgument);
 }
 

@@ -8,7 +8,7 @@
 namespace levada {
 namespace {
 
-TEST(InprocRunRanks, ThrowsWhatARankThrewAndEndsTheOthers) {
+TEST(InprocRunRanks, RethrowsTheExceptionOfARankAndEndsTheOthers) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     if (engine->info().rank == 2) throw SourceError("line 7 is bad");
     engine->wait({}, Deadline::never());
@@ -25,7 +25,7 @@ TEST(InprocRunRanks, ThrowsTheErrorOfARankThatAbortedItself) {
   EXPECT_THROW(inproc::run_ranks(3, body), SourceError);
 }
 
-TEST(InprocRunRanks, ThrowsTheAbortWhenThatIsAllThereIs) {
+TEST(InprocRunRanks, ThrowsTheAbortIfNoRankHasAnotherError) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     if (engine->info().rank == 1) engine->abort("a reason of its own");
     else engine->wait({}, Deadline::never());

@@ -83,7 +83,7 @@ TEST_P(JoinedDeath, HoldsWithoutHeartbeat) {
 INSTANTIATE_TEST_SUITE_P(, JoinedDeath, testing::ValuesIn(conformance::all_death_trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
 
-TEST(Joined, ARankThatHasSeenADeathLeavesItsManyGroupsAtOnce) {
+TEST(Joined, ARankLeavesManyGroupsConcurrentlyAfterADeath) {
   const auto body = [](const std::shared_ptr<Engine>& engine, Job& job) {
     const std::vector<int> all{0, 1, 2, 3};
     std::vector<std::shared_ptr<Engine>> groups;
@@ -105,7 +105,7 @@ TEST(Joined, ARankThatHasSeenADeathLeavesItsManyGroupsAtOnce) {
   EXPECT_EQ(run_ranks(4, {}, body), "");
 }
 
-TEST(Joined, NobodyTakesTheLeavingOfARankThatHasSeenADeathForTheEndOfItsData) {
+TEST(Joined, ARankThatLeavesBecauseOfADeathIsNotMistakenForTheEndOfItsData) {
   for (int trial = 0; trial < 20; ++trial) {
     const auto body = [](const std::shared_ptr<Engine>& engine, Job& job) {
       const int rank = engine->info().rank;
@@ -160,11 +160,11 @@ void expect_loss_of_forwarder(const std::vector<std::string>& thrown) {
   EXPECT_EQ(thrown[3], "rank 2 left before it forwarded what rank 0 sends");
 }
 
-TEST(Joined, RanksBehindAForwarderThatLeavesBeforeItOpensTheChannelLoseIt) {
+TEST(Joined, AForwarderThatLeavesBeforeItOpensTheChannelIsLostToItsReceivers) {
   expect_loss_of_forwarder(meet_without(2, 2, 16));
 }
 
-TEST(Joined, ARankThatStillForwardsInAnotherGroupIsSeenToLeave) {
+TEST(Joined, ARankThatStillForwardsInAnotherGroupLeavesThisOne) {
   expect_loss_of_forwarder(meet_without(2, 2, 16, [](Engine& engine) -> std::shared_ptr<void> {
     const std::vector<int> members{0, 1, 2, 3};
     const auto group = engine.subgroup(members, "kept");
@@ -173,7 +173,7 @@ TEST(Joined, ARankThatStillForwardsInAnotherGroupIsSeenToLeave) {
   }));
 }
 
-TEST(Joined, AForwarderOfATreeEndsTheGroupWhereTheOneBeforeItHasLeft) {
+TEST(Joined, AForwarderOfATreeEndsTheGroupIfItsPredecessorHasLeft) {
   const auto thrown = meet_without(1, 1, 1);
   EXPECT_EQ(thrown[0], "rank 1 left before meeting");
   for (const std::size_t rank : {2, 3}) {
@@ -181,7 +181,7 @@ TEST(Joined, AForwarderOfATreeEndsTheGroupWhereTheOneBeforeItHasLeft) {
   }
 }
 
-TEST(Joined, AnAbortThatIsSeenOnOneHostReachesAnotherBeforeARankLeavesBecauseOfIt) {
+TEST(Joined, ARankForwardsAnAbortToOtherHostsBeforeItLeavesBecauseOfIt) {
   std::atomic<bool> has_ended = false;
   const auto body = [&](const std::shared_ptr<Engine>& engine, Job& job) {
     const int rank = engine->info().rank;
@@ -212,7 +212,7 @@ TEST(Joined, AnAbortThatIsSeenOnOneHostReachesAnotherBeforeARankLeavesBecauseOfI
   EXPECT_EQ(run_ranks(3, {}, body), "");
 }
 
-TEST(Joined, AnAbortOnAnotherHostReachesARankBeforeAnotherOneOfItsHostLeavesBecauseOfIt) {
+TEST(Joined, ARankForwardsAnAbortOnItsHostBeforeItLeavesBecauseOfIt) {
   for (const auto kind : {ErrorKind::engine, ErrorKind::timeout}) {
     const auto body = [kind](const std::shared_ptr<Engine>& engine, Job& job) {
       const int rank = engine->info().rank;
@@ -239,7 +239,7 @@ TEST(Joined, AnAbortOnAnotherHostReachesARankBeforeAnotherOneOfItsHostLeavesBeca
   }
 }
 
-TEST(Joined, ItsEnginesSayWhatDegreeTheyHave) {
+TEST(Joined, ReportsItsDegree) {
   const auto body = [](const std::shared_ptr<Engine>& engine, Job&) {
     EXPECT_EQ(engine->info().degree, 2);
     EXPECT_EQ(engine->subgroup(std::vector{engine->info().rank}, "alone")->info().degree, 2);
@@ -247,7 +247,7 @@ TEST(Joined, ItsEnginesSayWhatDegreeTheyHave) {
   EXPECT_EQ(run_ranks(4, {.ranks_a_host = 1, .options = {.degree = 2}}, body), "");
 }
 
-TEST(Joined, CopiesNothingThatItForwards) {
+TEST(Joined, ForwardsWithoutCopying) {
   constexpr std::size_t bytes = 1 << 20;
   std::atomic<std::uint64_t> copied = 0;
   const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
@@ -295,7 +295,7 @@ void wait_until(const std::atomic<bool>& flag) {
   }
 }
 
-TEST(Joined, AHostKeepsAtMostTwoWindowsAndAMessageOfWhatItReceives) {
+TEST(Joined, AHostHoldsAtMostTwoWindowsAndOneMessage) {
   constexpr std::size_t bytes = 1 << 20;
   constexpr int window = 2;
   std::atomic<bool> is_full = false;
@@ -320,7 +320,7 @@ TEST(Joined, AHostKeepsAtMostTwoWindowsAndAMessageOfWhatItReceives) {
   EXPECT_LE(sent, 2 * window + 1);
 }
 
-TEST(Joined, ARankThatLeavesForwardsToTheOthersOfItsHostUntilTheEnd) {
+TEST(Joined, ALeavingRankForwardsOnItsHostUntilTheChannelEnds) {
   std::atomic<bool> leaves = false;
   const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
     const int rank = engine->info().rank;
@@ -354,13 +354,13 @@ std::string leave_early(const Options& options) {
   return run_ranks(4, {.options = options}, body);
 }
 
-TEST(Joined, ARankThatLeavesEndsTheGroupsOfWhatItForwardsAfterItsTimeout) {
+TEST(Joined, ALeavingRankEndsTheGroupsItForwardsForAfterItsTimeout) {
   EXPECT_THAT(leave_early({.leave_timeout = std::chrono::milliseconds(200)}),
               testing::MatchesRegex("(.*rank 2 aborted: it has left, and after its leave_timeout of 200.0 ms still "
                                     "forwards what rank 0 sends to rank 3\n){3}"));
 }
 
-TEST(Joined, ARankThatIsInterruptedWhileItLeavesEndsTheGroupsOfWhatItForwards) {
+TEST(Joined, ALeavingRankEndsTheGroupsItForwardsForIfInterrupted) {
   std::atomic<int> calls = 0;
   EXPECT_THAT(leave_early({.is_interrupted = [&] { return ++calls == 3; }}),
               testing::MatchesRegex("(.*rank 2 aborted: it was interrupted while it was leaving and still forwarded "
@@ -368,7 +368,7 @@ TEST(Joined, ARankThatIsInterruptedWhileItLeavesEndsTheGroupsOfWhatItForwards) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST(Joined, AWaitForAForwarderNamesTheRankToWhichThatCannotForward) {
+TEST(Joined, AWaitForAForwarderNamesTheRankThatBlocksIt) {
   std::atomic<bool> has_waited = false;
   const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
     const int rank = engine->info().rank;
@@ -406,7 +406,7 @@ TEST(Joined, AWaitForAForwarderNamesTheRankToWhichThatCannotForward) {
   EXPECT_EQ(run_ranks(4, {.options = {.leave_timeout = std::chrono::milliseconds(200)}}, body), "");
 }
 
-TEST(Joined, ARankThatLeavesSaysForWhomItForwards) {
+TEST(Joined, ALeavingRankReportsWhomItForwardsTo) {
   testing::internal::CaptureStderr();
   leave_early({.leave_timeout = std::chrono::seconds(3), .remind_after = std::chrono::milliseconds(1200)});
   EXPECT_THAT(
@@ -415,7 +415,7 @@ TEST(Joined, ARankThatLeavesSaysForWhomItForwards) {
                             "rank 0: saving step 7.*; still waiting\n"));
 }
 
-TEST(Joined, ForwardsSeveralChannelsOnceThereIsMemoryForTheirMessages) {
+TEST(Joined, ForwardsSeveralChannelsOnceMemoryIsAvailable) {
   constexpr std::size_t memory = 1 << 20;
   std::atomic<bool> is_full = false, is_blocked[2] = {false, false};
   const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {

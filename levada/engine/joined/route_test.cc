@@ -12,14 +12,14 @@ namespace {
 
 const std::vector<int> two_each{0, 0, 1, 1, 2, 2};
 
-TEST(Route, StaysOnAHostThatHasAllReceivers) {
+TEST(Route, StaysOnTheHostIfAllReceiversAreThere) {
   const Route sender = route_of(two_each, 0, 0, std::vector{1}, 16),
               receiver = route_of(two_each, 1, 0, std::vector{1}, 16);
   EXPECT_EQ(sender, (Route{.near = {0, {1}}, .incoming = {}, .outgoing = {}}));
   EXPECT_EQ(receiver, sender);
 }
 
-TEST(Route, ReachesEachOtherHostOnce) {
+TEST(Route, ReachesEveryOtherHostOnce) {
   const std::vector to{5, 4, 3, 2, 1, 0};
   EXPECT_EQ(route_of(two_each, 0, 0, to, 16), (Route{{0, {0, 1}}, {}, {0, {2, 4}}}));
   EXPECT_EQ(route_of(two_each, 1, 0, to, 16), (Route{{0, {0, 1}}, {}, {}}));
@@ -27,24 +27,24 @@ TEST(Route, ReachesEachOtherHostOnce) {
   EXPECT_EQ(route_of(two_each, 5, 0, to, 16), (Route{{4, {4, 5}}, {}, {}}));
 }
 
-TEST(Route, OfASoleReceiverOnItsHostNeedsNoForwarding) {
+TEST(Route, NeedsNoForwardingForTheOnlyReceiverOnAHost) {
   const Route route = route_of(two_each, 3, 0, std::vector{3}, 16);
   EXPECT_EQ(route, (Route{{}, {0, {3}}, {}}));
   EXPECT_FALSE(route.forwards());
 }
 
-TEST(Route, OfASenderNeedNotTouchItsOwnHost) {
+TEST(Route, MaySkipTheSendersHost) {
   EXPECT_EQ(route_of(two_each, 0, 0, std::vector{2, 3}, 16), (Route{{}, {}, {0, {2}}}));
 }
 
-TEST(Route, IsATreeWhereThereAreManyHosts) {
+TEST(Route, IsATreeIfThereAreManyHosts) {
   const std::vector host_of{0, 1, 2, 3};
   const std::vector to{0, 1, 2, 3};
   EXPECT_EQ(route_of(host_of, 1, 0, to, 2), (Route{{1, {1}}, {0, {1, 2}}, {1, {3}}}));
   EXPECT_EQ(route_of(host_of, 2, 0, to, 2), (Route{{}, {0, {1, 2}}, {}}));
 }
 
-TEST(Route, NamesTheRankThatForwards) {
+TEST(Route, NamesTheForwarder) {
   const std::vector host_of{0, 0, 1, 1, 2, 3}, to{1, 2, 3, 4, 5};
   const auto forwarder = [&](int rank) { return route_of(host_of, rank, 0, to, 2).forwarder(rank, 0); };
   EXPECT_EQ(forwarder(1), -1) << "the sender's host";
@@ -82,7 +82,7 @@ std::map<int, int> deliveries(const std::vector<int>& host_of, int from, const s
   return seen;
 }
 
-TEST(Route, BringsEachReceiverEachMessageOnce) {
+TEST(Route, DeliversEachMessageToEachReceiverOnce) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 2000; ++trial) {
     const int size = 1 + static_cast<int>(random() % 20), hosts = 1 + static_cast<int>(random() % 8);

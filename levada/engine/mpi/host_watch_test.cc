@@ -71,7 +71,7 @@ std::vector<std::unique_ptr<HostWatch>> connect_all(const std::vector<int>& host
   return watches;
 }
 
-TEST(MpiHostWatch, HasOneConnectionForEachTwoHosts) {
+TEST(MpiHostWatch, ConnectsEachPairOfHostsOnce) {
   for (const auto& host_of : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0, 2, 1, 2, 2}, {0, 0, 0, 1, 2, 3, 4, 5, 6}}) {
     std::size_t num_watched = 0;
     for (const auto& each : connect_all(host_of, 3)) num_watched += each->num_watched();
@@ -80,14 +80,14 @@ TEST(MpiHostWatch, HasOneConnectionForEachTwoHosts) {
   }
 }
 
-TEST(MpiHostWatch, TakesTheEndOfAProcessForNoSilence) {
+TEST(MpiHostWatch, DoesNotReportAnEndedProcessAsSilent) {
   auto watches = connect_all({0, 1}, 3);
   EXPECT_TRUE(watches[0]->silences().empty());
   watches[1].reset();
   EXPECT_TRUE(watches[0]->silences().empty());
 }
 
-TEST(MpiHostLinks, NameAnAddressWhereNobodyListensAndTheRemedy) {
+TEST(MpiHostLinks, NameTheUnreachableAddressAndTheRemedy) {
   UniqueFd other = listen_at_any_port();
   const Place closed = place_of(other.get());
   other = {};
@@ -98,26 +98,26 @@ TEST(MpiHostLinks, NameAnAddressWhereNobodyListensAndTheRemedy) {
           "between them for TCP, or set LEVADA_SILENCE=0 on rank 0 to do without these connections");
 }
 
-TEST(MpiHostLinks, DoNotBlameAFirewallWhereWhatListensIsSilent) {
+TEST(MpiHostLinks, DoNotBlameAFirewallIfTheListenerIsSilent) {
   const UniqueFd other = listen_at_any_port();
   const std::string failure = failure_of({{1, place_of(other.get())}}, soon(milliseconds(300)));
   EXPECT_NE(failure.find("connected, but nothing there proves to be a rank of this job"), std::string::npos) << failure;
   EXPECT_EQ(failure.find("firewall"), std::string::npos) << failure;
 }
 
-TEST(MpiHostLinks, RefuseAListenerThatDoesNotKnowTheSecretAtOnce) {
+TEST(MpiHostLinks, ImmediatelyRejectAListenerThatDoesNotKnowTheSecret) {
   const Acceptor other(random_secret(), 1);
   const std::string failure = failure_of({{1, at_loopback(other.place())}}, soon());
   EXPECT_NE(failure.find("what listens there is no rank of this job"), std::string::npos) << failure;
 }
 
-TEST(MpiHostLinks, RefuseTheListenerOfAnotherRank) {
+TEST(MpiHostLinks, RejectTheListenerOfAnotherRank) {
   Acceptor other(secret, 2);
   EXPECT_NE(failure_of({{1, at_loopback(other.place())}}, soon(milliseconds(300))), "");
   EXPECT_TRUE(other.stop().empty());
 }
 
-TEST(MpiHostLinks, NameTheLimitOfOpenFilesWhereItIsTheCause) {
+TEST(MpiHostLinks, NameTheOpenFileLimitIfItIsTheCause) {
   Acceptor other(secret, 1);
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
@@ -131,7 +131,7 @@ TEST(MpiHostLinks, NameTheLimitOfOpenFilesWhereItIsTheCause) {
   EXPECT_EQ(failure.find("firewall"), std::string::npos) << failure;
 }
 
-TEST(MpiHostLinks, AreMadeOnceFilesCanBeOpenedAgain) {
+TEST(MpiHostLinks, SucceedOnceFilesCanBeOpenedAgain) {
   Acceptor other(secret, 1);
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
@@ -175,7 +175,7 @@ void intrude(const Place& place, unsigned seed, const std::atomic<bool>& is_over
   }
 }
 
-TEST(MpiHostLinks, AreMadeAmongStrangersOfWhichNoneIsTakenForARank) {
+TEST(MpiHostLinks, SucceedAmongStrangersAndAcceptNoneOfThem) {
   for (unsigned seed = 0; seed < 5; ++seed) {
     Acceptor acceptor(secret, 3);
     const Place place = at_loopback(acceptor.place());

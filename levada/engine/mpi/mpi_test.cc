@@ -118,7 +118,7 @@ void send_around(Engine& engine, std::size_t bytes, int count) {
   }
 }
 
-TEST(MpiMessages, LongerThanMpiMayBeGivenComeInPieces) {
+TEST(MpiMessages, LongerThanAnMpiCallAllowsAreSentInPieces) {
   constexpr std::size_t piece = 32 << 10;
   for (const std::size_t bytes : {piece - 1, piece, piece + 1, 3 * piece, 10 * piece + 17}) {
     EXPECT_EQ(failures_with_engine({.engine = "mpi", .max_piece_bytes = piece},
@@ -127,7 +127,7 @@ TEST(MpiMessages, LongerThanMpiMayBeGivenComeInPieces) {
   }
 }
 
-TEST(MpiMessages, AreKeptApartFromThoseOfOtherEnginesAndOfTheProgram) {
+TEST(MpiMessages, DoNotMixWithMessagesOfOtherEnginesOrTheProgram) {
   EXPECT_EQ(failures([] {
               Communicator communicator(MPI_COMM_WORLD, over_mpi);
               const auto first = communicator.make_engine(), second = communicator.make_engine();
@@ -145,7 +145,7 @@ TEST(MpiMessages, AreKeptApartFromThoseOfOtherEnginesAndOfTheProgram) {
             "");
 }
 
-TEST(MpiMessages, LandInTheBlockThatTheReceiverGives) {
+TEST(MpiMessages, LandInTheReceiversBlock) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank, size = engine->info().size;
     const auto other = inproc::make_group(1).front();
@@ -182,7 +182,7 @@ TEST(MpiEngines, HaveTheRanksOfTheirCommunicator) {
             "");
 }
 
-TEST(MpiEngines, CanBeMadeAgainAndAgain) {
+TEST(MpiEngines, CanBeMadeRepeatedly) {
   EXPECT_EQ(failures([] {
               Communicator communicator(MPI_COMM_WORLD, over_mpi);
               for (int i = 0; i < 200; ++i) send_around(*communicator.make_engine(), 10, 1);
@@ -191,7 +191,7 @@ TEST(MpiEngines, CanBeMadeAgainAndAgain) {
             "");
 }
 
-TEST(MpiEngines, OnOneMachineAreOnOneHost) {
+TEST(MpiEngines, OfOneMachineShareOneHost) {
   EXPECT_EQ(failures_with_engine(over_mpi,
                                  [](const auto& engine) {
                                    for (const int host : engine->info().host_of) expect(host == 0, "one host");
@@ -199,7 +199,7 @@ TEST(MpiEngines, OnOneMachineAreOnOneHost) {
             "");
 }
 
-TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
+TEST(MpiEngines, AreRejectedOnAllRanksIfOptionsDiffer) {
   const int last = size_of(MPI_COMM_WORLD) - 1;
   if (last == 0) return;
   const auto refusal = [&](const Options& of_last) {
@@ -224,7 +224,7 @@ TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
             "engine must be one of auto, shm, mpi, shm+mpi, got 'shared memory of the ho' on rank " + rank);
 }
 
-TEST(MpiEngines, OfOneHostAreSharedMemoryUnlessAnotherIsAskedFor) {
+TEST(MpiEngines, OfOneHostUseSharedMemoryUnlessAnotherIsRequested) {
   for (const std::string asked : {"auto", "shm", "mpi", "shm+mpi"}) {
     EXPECT_EQ(failures([&] {
                 Communicator communicator(MPI_COMM_WORLD, {.engine = asked});
@@ -255,7 +255,7 @@ class Closing final : public p2p::Receiver {
   std::atomic<int> lost_peer = -1;
 };
 
-TEST(MpiTransport, TellsAPeerThatItsEngineHasGivenUp) {
+TEST(MpiTransport, NotifiesAPeerThatItHasBeenGivenUp) {
   const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD);
   if (size < 2) return;
   EXPECT_EQ(failures([&] {
@@ -279,7 +279,7 @@ TEST(MpiTransport, TellsAPeerThatItsEngineHasGivenUp) {
             "");
 }
 
-TEST(MpiEngines, EndWhereAPeerHasNoMemoryForABody) {
+TEST(MpiEngines, EndIfAPeerHasNoMemoryForABody) {
   const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD), last = size - 1;
   if (size < 2) return;
   for (const std::size_t bytes : {std::size_t{20'000}, std::size_t{5'000'000}}) {  // MPI buffers the first
@@ -315,7 +315,7 @@ TEST(MpiEngines, EndWhereAPeerHasNoMemoryForABody) {
   }
 }
 
-TEST(MpiEngines, AreNotMadeOfMpiCommNull) {
+TEST(MpiEngines, RejectMpiCommNull) {
   EXPECT_THROW(Communicator{MPI_COMM_NULL}, InvalidArgument);
 }
 

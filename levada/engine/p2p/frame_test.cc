@@ -18,7 +18,7 @@ Bytes bytes_of(const Entry& entry) {
   return {encoded.bytes.begin(), encoded.bytes.end()};
 }
 
-TEST(P2pFrame, ComesBackAsItWas) {
+TEST(P2pFrame, SurvivesARoundTrip) {
   const Bytes bytes = bytes_of({.kind = Entry::Kind::lost, .key = 7, .count = 9, .rank = 3, .tail = as_bytes("why")});
   const Entry entry = decode(bytes, 4).front();
   EXPECT_EQ(entry.kind, Entry::Kind::lost);
@@ -60,7 +60,7 @@ TEST(P2pFrame, MayHaveManyEntries) {
   EXPECT_TRUE(has_body(entries[2]));
 }
 
-TEST(P2pFrame, IsRefusedWhereItIsNone) {
+TEST(P2pFrame, IsRejectedIfMalformed) {
   const Entry receipt{.kind = Entry::Kind::notice, .key = 1, .rank = received_kind};
   EXPECT_THROW(decode(joined({{.key = 3, .count = 1'000'000}, receipt}), 2), CorruptMessage);
   const Bytes two = joined({receipt, receipt});

@@ -45,11 +45,11 @@ void expect_no_memory(std::size_t bytes) {
   }
 }
 
-TEST(P2pMemory, ThatIsShortForAMessageIsTheFaultOfNoPeer) {
+TEST(P2pMemory, ShortageForAMessageBlamesNoPeer) {
   expect_no_memory(100);
 }
 
-TEST(P2pMemory, ThatIsShortForABodyIsTheFaultOfNoPeer) {
+TEST(P2pMemory, ShortageForABodyBlamesNoPeer) {
   expect_no_memory(1'000'000);
 }
 
@@ -66,16 +66,16 @@ void expect_room_wakes(ByteView header) {
   EXPECT_THROW(waiting.get(), E);
 }
 
-TEST(P2pMemory, ThatIsShortForABodyWakesWhoeverWaits) {
+TEST(P2pMemory, ShortageForABodyWakesWaitingThreads) {
   const Entry entry{.key = 1, .count = 1'000'000};
   expect_room_wakes<EngineError>(encode({&entry, 1}).bytes);
 }
 
-TEST(P2pHeaders, ThatAreMalformedWakeWhoeverWaits) {
+TEST(P2pHeaders, ThatAreMalformedWakeWaitingThreads) {
   expect_room_wakes<CorruptMessage>(as_bytes("no header of a frame, but as long as one"));
 }
 
-TEST(P2pMemory, OfMessagesThatWereReceivedGoesBackToTheSystem) {
+TEST(P2pMemory, OfReceivedMessagesIsReturnedToTheSystem) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1}, 1), receiving = engines[1]->open(0, {1}, 1);
@@ -150,7 +150,7 @@ class RaggedExchange {
   std::uint64_t max_sent_[2] = {0, 0};
 };
 
-TEST(P2pMemory, OfRaggedMessagesInBothDirectionsIsLittleMoreThanWasInUse) {
+TEST(P2pMemory, StaysNearItsPeakForRaggedMessagesInBothDirections) {
   RaggedExchange exchange;
   exchange.run();
   for (const std::size_t rank : {0, 1}) {
@@ -160,7 +160,7 @@ TEST(P2pMemory, OfRaggedMessagesInBothDirectionsIsLittleMoreThanWasInUse) {
   }
 }
 
-TEST(P2pFork, LeavesTheParentsLeasesAlone) {
+TEST(P2pFork, DoesNotAffectTheParentsLeases) {
   const auto transport = std::make_shared<test::StillTransport>();
   const auto engine = make_engine(transport);
   const auto own = engine->open(0, {0}, 1), receiving = engine->open(1, {0}, 1);

@@ -52,7 +52,7 @@ struct P2pOutbox : testing::Test {
   }
 };
 
-TEST_F(P2pOutbox, CopiesASmallMessageOnlyWhenItIsSentAndThenOnceForAllPeers) {
+TEST_F(P2pOutbox, CopiesASmallMessageOnceForAllPeersWhenItIsSent) {
   const std::uint64_t before = copied_bytes();
   outbox.add(std::vector{1, 2, 3}, message(5), {});
   EXPECT_EQ(copied_bytes(), before) << "callers hold a lock";
@@ -72,7 +72,7 @@ TEST_F(P2pOutbox, CopiesEachMessageOfASharedFrameOnce) {
   EXPECT_EQ(keys(transport->sent[0]), (std::vector<std::uint64_t>{1, 2, 3}));
 }
 
-TEST_F(P2pOutbox, KeepsTheOrderOfEachPeersEntriesWhereAMulticastGoesBetweenOthers) {
+TEST_F(P2pOutbox, KeepsEachPeersOrderIfAMulticastPrecedesOtherEntries) {
   outbox.add(2, {.kind = Entry::Kind::ask_status, .key = 1}, false);
   outbox.add(std::vector{1, 2, 3}, message(2), {});
   outbox.add(3, {.kind = Entry::Kind::ask_status, .key = 3}, true);

@@ -65,7 +65,7 @@ TEST(P2pLoss, WakesAWaitNamingTheLostRank) {
   EXPECT_EQ(waiting.get(), 2);
 }
 
-TEST(P2pLoss, LetsMessagesBeReceivedThatHadCome) {
+TEST(P2pLoss, KeepsArrivedMessagesReceivable) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
   const auto sending = engines[1]->open(1, {0}, 2), receiving = engines[0]->open(1, {0}, 2);
@@ -81,7 +81,7 @@ TEST(P2pLoss, LetsMessagesBeReceivedThatHadCome) {
   EXPECT_EQ(second.bytes[999'999], std::byte{2});
 }
 
-TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
+TEST(P2pLoss, IgnoresARankThatHasLeft) {
   test::LoopbackNetwork network(2);
   auto engines = test::make_engines(network);
   const auto receiving = engines[0]->open(1, {0}, 1);
@@ -91,7 +91,7 @@ TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(20))); }), -1);
 }
 
-TEST(P2pLoss, ReachesThoseWhoCannotSeeIt) {
+TEST(P2pLoss, ReachesRanksThatCannotDetectIt) {
   test::LoopbackNetwork network(3);
   const auto engines = test::make_engines(network);
   network.send(1, {.from = 2});
@@ -99,7 +99,7 @@ TEST(P2pLoss, ReachesThoseWhoCannotSeeIt) {
   network.lose(2);
 }
 
-TEST(P2pLoss, OfOneReceiverOfAMulticastLosesNoOther) {
+TEST(P2pLoss, OfOneReceiverOfAMulticastSparesTheOthers) {
   test::LoopbackNetwork network(4);
   const auto engines = test::make_engines(network);
   const std::vector<std::size_t> living{0, 1, 3};
@@ -169,7 +169,7 @@ class PeerThatIsOut {
   std::shared_ptr<Channel> receiving_ = engines_[0]->open(1, {0}, 2);
 };
 
-TEST(P2pLoss, IsTheEndOfWhatARankSends) {
+TEST(P2pLoss, EndsTheMessagesOfTheLostRank) {
   PeerThatIsOut peer;
   peer.send_first();
   peer.network().send(0, {.from = 1});
@@ -179,7 +179,7 @@ TEST(P2pLoss, IsTheEndOfWhatARankSends) {
   peer.network().lose(1);
 }
 
-TEST(P2pLeaving, IsTheEndOfWhatARankSends) {
+TEST(P2pLeaving, EndsTheMessagesOfTheLeavingRank) {
   PeerThatIsOut peer;
   peer.send_first();
   peer.leave();
@@ -188,7 +188,7 @@ TEST(P2pLeaving, IsTheEndOfWhatARankSends) {
   EXPECT_TRUE(peer.engine(0).try_receive(peer.receiving()).ended);
 }
 
-TEST(P2pAbort, IsTheCauseAlsoWhereALeavingRankIsSeenBeforeIt) {
+TEST(P2pAbort, IsTheCauseEvenIfALeavingRankIsSeenFirst) {
   test::LoopbackNetwork network(3);
   auto engines = test::make_engines(network);
   const auto receiving = engines[2]->open(1, {2}, 1);
@@ -205,7 +205,7 @@ TEST(P2pAbort, IsTheCauseAlsoWhereALeavingRankIsSeenBeforeIt) {
   network.release(0, 2);
 }
 
-TEST(P2pAbort, IsPassedOnOnceByEachRank) {
+TEST(P2pAbort, IsForwardedOnceByEachRank) {
   test::LoopbackNetwork network(4);
   const auto engines = test::make_engines(network, {.heartbeat = Duration::max()});
   engines[0]->abort("the dam broke");
@@ -218,7 +218,7 @@ TEST(P2pAbort, IsPassedOnOnceByEachRank) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(has_all(rank)) << network.num_packets(rank);
 }
 
-TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
+TEST(P2pMessages, KeepTheSendersBlockUntilSent) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network, {.memory_bytes = 1 << 20});
   const auto sending = engines[0]->open(0, {1}, 3), receiving = engines[1]->open(0, {1}, 3);
@@ -229,7 +229,7 @@ TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
   }
 }
 
-TEST(P2pMessages, FindRoomInAWindowOfWhateverSize) {
+TEST(P2pMessages, FitAWindowOfMaximumSize) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
   constexpr int most = std::numeric_limits<int>::max();
@@ -246,7 +246,7 @@ Lease poll(Engine& engine, Channel& channel) {
   throw Timeout("no message came");
 }
 
-TEST(P2pMessages, CarryReceiptsAndClosesThatWereDeferred) {
+TEST(P2pMessages, CarryDeferredReceiptsAndCloses) {
   test::LoopbackNetwork network(2, {.flushes = false});
   auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1}, 3);
@@ -263,7 +263,7 @@ TEST(P2pMessages, CarryReceiptsAndClosesThatWereDeferred) {
   EXPECT_TRUE(engines[0]->holders(*sending).empty());
 }
 
-TEST(P2pMessages, AreAcknowledgedAtOnceWhereTheirSenderWaits) {
+TEST(P2pMessages, AreAcknowledgedImmediatelyIfTheirSenderWaits) {
   test::LoopbackNetwork network(2, {.flushes = false});
   const auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1}, 1), receiving = engines[1]->open(0, {1}, 1);
@@ -277,7 +277,7 @@ TEST(P2pMessages, AreAcknowledgedAtOnceWhereTheirSenderWaits) {
 }
 
 /// Acts as a relay between two engines: messages of one land in blocks of the other, which publishes them.
-TEST(P2pJoining, LandsMessagesInBlocksOfAnotherEngineThatCanPublishThem) {
+TEST(P2pJoining, LandsMessagesInPublishableBlocksOfAnotherEngine) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
   const auto near = inproc::make_group(1).front();
@@ -300,7 +300,7 @@ TEST(P2pJoining, LandsMessagesInBlocksOfAnotherEngineThatCanPublishThem) {
   }
 }
 
-TEST(P2pJoining, ReceivesElsewhereWhereTheLandingHasNothingOrFails) {
+TEST(P2pJoining, ReceivesElsewhereIfTheLandingIsEmptyOrThrows) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1}, 2);
@@ -364,7 +364,7 @@ TEST(P2pJoining, WakesAThreadThatWaitsOnAnotherEngine) {
   engines[1]->on_change({});
 }
 
-TEST(P2pStatus, OfARankThatDoesNotAnswerSaysForHowLong) {
+TEST(P2pStatus, OfAnUnresponsiveRankStatesForHowLong) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
   engines[1]->post(Status::make("computing", 7));
@@ -379,14 +379,14 @@ TEST(P2pStatus, OfARankThatDoesNotAnswerSaysForHowLong) {
             std::string::npos);
 }
 
-TEST(P2pEngine, SaysWhatDegreeItHas) {
+TEST(P2pEngine, ReportsItsDegree) {
   test::LoopbackNetwork network(1);
   const auto engine = test::make_engines(network, {.degree = 3}).front();
   EXPECT_EQ(engine->info().degree, 3);
   EXPECT_EQ(engine->subgroup(std::vector{0}, "alone")->info().degree, 3);
 }
 
-TEST(P2pTransport, MayMoveNothingUnlessARankWaits) {
+TEST(P2pTransport, MayMakeProgressOnlyWhileARankWaits) {
   test::LoopbackNetwork network(3, {.has_threads = false});
   const auto engines = test::make_engines(network);
   std::vector<std::future<std::vector<Bytes>>> agreeing;
@@ -399,7 +399,7 @@ TEST(P2pTransport, MayMoveNothingUnlessARankWaits) {
   for (auto& each : agreeing) EXPECT_EQ(each.get().size(), 3U);
 }
 
-TEST(P2pWindows, ThatDifferAreSeenByAllHoweverLateTheChannelIsOpened) {
+TEST(P2pWindows, ThatDifferFailOnAllRanksEvenIfTheChannelIsOpenedLate) {
   test::LoopbackNetwork network(3);
   const auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1, 2}, 2);
@@ -455,7 +455,7 @@ TEST(P2pBody, ThatIsTooShortEndsTheGroupNamingItsSender) {
   EXPECT_EQ(outcome(1000, 0), "rank 1 sent a malformed message: a body of 0 bytes for a message of 1000");
 }
 
-TEST(P2pBody, IsDeliveredOnlyIfItIsWhole) {
+TEST(P2pBody, IsDeliveredOnlyIfComplete) {
   std::mt19937 random(5);
   for (int i = 0; i < 300; ++i) {
     const std::size_t count = 1 + random() % 100'000, bytes = random() % 2 == 0 ? count : random() % (count + 10);

@@ -39,7 +39,7 @@ TEST(Ring, CarriesDescriptorsInOrderBetweenThreads) {
   producer.join();
 }
 
-TEST(Ring, KnowsCountsThatCannotBe) {
+TEST(Ring, DetectsImpossibleCounts) {
   const auto state = std::make_unique<Ring::State>();
   Ring ring(*state);
   state->head = Ring::capacity + 1;
@@ -48,7 +48,7 @@ TEST(Ring, KnowsCountsThatCannotBe) {
   EXPECT_FALSE(ring.room(4));
 }
 
-TEST(Ring, KnowsWhetherItsProducerMayHaveFoundItFull) {
+TEST(Ring, TracksWhetherItsProducerMayHaveFoundItFull) {
   const auto state = std::make_unique<Ring::State>();
   Ring ring(*state);
   state->head = Ring::capacity - Ring::reserve - 1;
@@ -58,14 +58,14 @@ TEST(Ring, KnowsWhetherItsProducerMayHaveFoundItFull) {
   EXPECT_FALSE(ring.may_have_been_full(3, 2));
 }
 
-TEST(Futex, WakesThoseWhoseBitsItIsFor) {
+TEST(Futex, WakesOnlyWaitersWithMatchingBits) {
   FutexWord word{0};
   std::thread sleeper([&] { futex_wait(word, 0, std::chrono::minutes(1), wake_for(3) | wake_for_memory); });
   while (futex_wake(word, wake_for(3)) == 0) EXPECT_EQ(futex_wake(word, wake_for(4)), 0);
   sleeper.join();
 }
 
-TEST(Control, OfTheReceiversOfAMessageTheLastSeesThatAllAreBeyond) {
+TEST(Control, TheLastReceiverOfAMessageSeesThatAllHavePassedAStep) {
   const Mapping memory(make_memory_file("test", Control::bytes(3)), Control::bytes(3), Mapping::Access::write);
   const Control control(memory.data(), 3);
   constexpr std::array receivers{0, 2};
@@ -80,7 +80,7 @@ TEST(Control, OfTheReceiversOfAMessageTheLastSeesThatAllAreBeyond) {
   EXPECT_TRUE(control.all_beyond(SlotAck::received, 1, 7, 5, receivers));
 }
 
-TEST(SlotAck, GoesFromPublishedOverReceivedToReturned) {
+TEST(SlotAck, AdvancesFromPublishedToReceivedToReturned) {
   FutexWord word{0};
   SlotAck state(word);
   EXPECT_FALSE(state.receive(1));
@@ -94,7 +94,7 @@ TEST(SlotAck, GoesFromPublishedOverReceivedToReturned) {
   EXPECT_EQ(state.step(1), SlotAck::returned);
 }
 
-TEST(SlotAck, OfAnEarlierMessageLeavesTheNextOneAlone) {
+TEST(SlotAck, OfAnEarlierMessageDoesNotAffectTheNext) {
   FutexWord word{0};
   SlotAck state(word);
   state.publish(1);
@@ -106,7 +106,7 @@ TEST(SlotAck, OfAnEarlierMessageLeavesTheNextOneAlone) {
   EXPECT_EQ(state.step(1), SlotAck::returned);
 }
 
-TEST(Board, NeverShowsHalfAStatus) {
+TEST(Board, NeverReturnsATornStatus) {
   const auto board = std::make_unique<Board>();
   std::thread writer([&] {
     for (int i = 0; i < 20'000; ++i) board->post(Status::make("step", i, i, std::string(200, char('a' + i % 26))));
@@ -124,7 +124,7 @@ TEST(Board, NeverShowsHalfAStatus) {
   writer.join();
 }
 
-TEST(Control, EveryRanksPartsLieApart) {
+TEST(Control, RegionsOfDifferentRanksDoNotOverlap) {
   for (const int size : {1, 2, 8, 64, 1024}) {
     EXPECT_GE(Control::slots(size), 4096U);
     EXPECT_LT(Control::bytes(size), std::uint64_t{1} << 38);

@@ -108,7 +108,7 @@ std::string kill_one(int victim, Duration delay, std::int64_t& slowest_us) {
   return wrong;
 }
 
-TEST(Death, OfAnyRankAtAnyMomentIsSeenByAllOthers) {
+TEST(Death, IsDetectedByEveryOtherRankWheneverItHappens) {
   const auto names = names_in_dev_shm();
   std::mt19937 random(static_cast<unsigned>(number_from("LEVADA_SEED", 1)));
   const int kills = number_from("LEVADA_KILLS", 12);
@@ -124,7 +124,7 @@ TEST(Death, OfAnyRankAtAnyMomentIsSeenByAllOthers) {
   EXPECT_EQ(names_in_dev_shm(), names);
 }
 
-TEST(Death, OfAllRanksLeavesNothing) {
+TEST(Death, OfAllRanksLeavesNothingBehind) {
   const auto names = names_in_dev_shm();
   auto links = make_links(3);
   test::ForkedRanks ranks(3, [&](int rank) {
@@ -140,7 +140,7 @@ TEST(Death, OfAllRanksLeavesNothing) {
   EXPECT_EQ(names_in_dev_shm(), names);
 }
 
-TEST(Death, IsSeenLongBeforeTheMemoryIsGone) {
+TEST(Death, OfARankWithMuchMemoryIsDetectedPromptly) {
   const std::size_t bytes = static_cast<std::size_t>(number_from("LEVADA_HELD_MB", 256)) << 20;
   const Shared at;
   auto links = make_links(3);
@@ -175,7 +175,7 @@ TEST(Death, IsSeenLongBeforeTheMemoryIsGone) {
   }
 }
 
-TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
+TEST(Death, KeepsSentMessagesReceivableAndLeasesValid) {
   auto links = make_links(2);
   test::ForkedRanks ranks(2, [&](int rank) {
     auto mine = std::move(links[static_cast<std::size_t>(rank)]);
@@ -218,7 +218,7 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
   EXPECT_EQ(ranks.wait()[0].error, "");
 }
 
-TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
+TEST(Death, OfAReceiverReturnsBlocksToTheSender) {
   constexpr std::size_t part = 20 << 20;  // three of these fill the memory
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
@@ -248,7 +248,7 @@ TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
   EXPECT_EQ(test::run_forked(3, body, small), "rank 2 (signal 9): \n");
 }
 
-TEST(Aborts, OfAnyNumberOfGroupsLeaveTheJobAlone) {
+TEST(Aborts, OfManyGroupsDoNotEndTheJob) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     for (int number = 0; number < 200; ++number) {
       const auto group = engine->subgroup(std::vector<int>{0, 1}, "given up");
@@ -263,7 +263,7 @@ TEST(Aborts, OfAnyNumberOfGroupsLeaveTheJobAlone) {
   EXPECT_EQ(test::run_forked(2, body, small), "");
 }
 
-TEST(Aborts, OfMoreGroupsThanARankCanMissEndTheJobForItByName) {
+TEST(Aborts, OfMoreGroupsThanARankCanMissEndTheJobAndNameTheCause) {
   enum { have_ended, have_seen };
   const Shared at;
   const auto body = [&](const std::shared_ptr<Engine>& engine) {

@@ -30,7 +30,7 @@ bool refuses(const std::function<void()>& call) {
   return false;
 }
 
-TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
+TEST(Fork, DoesNotAffectTheParentsEngineLeasesAndBlocks) {
   const auto body = [](std::shared_ptr<Engine> engine) {
     auto channel = engine->open(0, {0}, 2);
     publish(*engine, *channel, allocate(*engine, 100, test::soon(), "test"), 100, test::soon(), "test");
@@ -62,7 +62,7 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
   EXPECT_EQ(test::run_forked(1, body, {.memory_bytes = 1 << 20}), "");
 }
 
-TEST(Fork, EndsAChildThatReadsABatchOfItsParentInsteadOfShowingItOneThatChanges) {
+TEST(Fork, KillsAChildThatReadsABatchOfItsParent) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     if (engine->info().rank == 1) return agree(*engine, {}, test::soon(), "test"), void();
     auto channel = engine->open(0, {0}, 2);
@@ -81,7 +81,7 @@ TEST(Fork, EndsAChildThatReadsABatchOfItsParentInsteadOfShowingItOneThatChanges)
   EXPECT_EQ(test::run_forked(2, body, {.memory_bytes = 1 << 20}), "");
 }
 
-TEST(Fork, EndsAChildThatReadsAPrivateViewOfItsParent) {
+TEST(Fork, KillsAChildThatReadsAPrivateViewOfItsParent) {
   constexpr std::size_t bytes = 1 << 20;
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     auto channel = engine->open(0, {1}, 2);
@@ -104,7 +104,7 @@ TEST(Fork, EndsAChildThatReadsAPrivateViewOfItsParent) {
   EXPECT_EQ(test::run_forked(2, body, {.memory_bytes = 8 << 20}), "");
 }
 
-TEST(Fork, OfAChildThatEndsIsNoDeath) {
+TEST(Fork, DoesNotReportAnEndedChildAsADeath) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     static_cast<void>(status_of_child([] { return 0; }));
     agree(*engine, {}, test::soon(), "test");

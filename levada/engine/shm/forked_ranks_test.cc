@@ -9,7 +9,7 @@
 namespace levada::shm::test {
 namespace {
 
-TEST(ForkedRanks, SayWhyTheyFailed) {
+TEST(ForkedRanks, ReportWhyTheyFailed) {
   ForkedRanks ranks(3, [](int rank) {
     if (rank == 1) throw InvalidArgument("this one fails");
     if (rank == 2) ::raise(SIGKILL);

@@ -69,7 +69,7 @@ Descriptor message(std::uint64_t offset, std::uint64_t bytes, std::uint32_t slot
   return descriptor;
 }
 
-TEST(Hostile, DescriptorsThatPointOutsideAreRefused) {
+TEST(Hostile, RejectsDescriptorsThatPointOutsideTheMemory) {
   const Descriptor wrong[] = {
       message(0, 0),
       message(data_bytes, 1),
@@ -89,7 +89,7 @@ TEST(Hostile, DescriptorsThatPointOutsideAreRefused) {
   }
 }
 
-TEST(Hostile, DescriptorsOfUnknownKindsAreRefused) {
+TEST(Hostile, RejectsDescriptorsOfUnknownKinds) {
   for (const unsigned kind : {6U, 15U}) {
     Victim victim;
     Descriptor descriptor;
@@ -99,7 +99,7 @@ TEST(Hostile, DescriptorsOfUnknownKindsAreRefused) {
   }
 }
 
-TEST(Hostile, RingCountsThatCannotBeAreRefused) {
+TEST(Hostile, RejectsImpossibleRingCounts) {
   Victim victim;
   std::uint64_t sent = 100'000;
   victim.control().ring(1, 0).push(sent, message(0, 1));
@@ -107,7 +107,7 @@ TEST(Hostile, RingCountsThatCannotBeAreRefused) {
   EXPECT_NE(victim.complaint(), "");
 }
 
-TEST(Hostile, AReceivedCountThatCannotBeIsRefused) {
+TEST(Hostile, RejectsAnImpossibleReceivedCount) {
   Victim victim;
   victim.control().ring(0, 1).pop_to(77);
   Block block = allocate(victim.engine(), 10, Deadline::now(), "test");
@@ -116,13 +116,13 @@ TEST(Hostile, AReceivedCountThatCannotBeIsRefused) {
                CorruptMessage);
 }
 
-TEST(Hostile, AMessageOnAChannelThatWasNotAnnouncedIsRefused) {
+TEST(Hostile, RejectsAMessageOnAnUnannouncedChannel) {
   Victim victim;
   victim.push(message(0, 1));
   EXPECT_NE(victim.complaint().find("not announced"), std::string::npos);
 }
 
-TEST(Hostile, AMessageThatWasNeverPublishedIsRefusedWhenReceived) {
+TEST(Hostile, RejectsAnUnpublishedMessageOnReceive) {
   Victim victim;
   const auto peer = victim.peer();
   const auto sending = peer->open(1, {0}, 2), receiving = victim.engine().open(1, {0}, 2);
@@ -134,7 +134,7 @@ TEST(Hostile, AMessageThatWasNeverPublishedIsRefusedWhenReceived) {
   EXPECT_THROW(victim.engine().try_receive(*receiving), CorruptMessage);
 }
 
-TEST(Hostile, MoreMessagesThanAChannelsWindowAreRefused) {
+TEST(Hostile, RejectsMoreMessagesThanTheWindow) {
   for (const bool before_it_is_opened : {false, true}) {
     Victim victim;
     const auto peer = victim.peer();
@@ -150,14 +150,14 @@ TEST(Hostile, MoreMessagesThanAChannelsWindowAreRefused) {
   }
 }
 
-TEST(Shm, PublishesItsOwnBlocksAlone) {
+TEST(Shm, PublishesOnlyItsOwnBlocks) {
   Victim victim;
   const Bytes bytes(10);
   EXPECT_THROW(victim.engine().try_publish(victim.channel(), Lease{bytes, nullptr}), Unsupported);
   EXPECT_THROW(victim.engine().on_change([] {}), Unsupported);
 }
 
-TEST(Hostile, ReturnsInDisorderCountAsReturned) {
+TEST(Hostile, TreatsOutOfOrderAcknowledgmentsAsReturned) {
   Victim victim;
   Block block = allocate(victim.engine(), 10, Deadline::now(), "test");
   publish(victim.engine(), victim.channel(), std::move(block), 10, Deadline::now(), "test");
@@ -166,7 +166,7 @@ TEST(Hostile, ReturnsInDisorderCountAsReturned) {
   EXPECT_TRUE(victim.engine().holders(victim.channel()).empty());
 }
 
-TEST(Hostile, RandomDescriptorsNeverDoHarm) {
+TEST(Hostile, SurvivesRandomDescriptors) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 50; ++round) {
     Victim victim;
@@ -204,13 +204,13 @@ void say(StartLink& link, ByteView bytes) {
   ASSERT_TRUE(link.send(bytes, {}, Deadline::now()));
 }
 
-TEST(Start, WithoutAnAnswerNamesWhoDidNotArrive) {
+TEST(Start, TimesOutNamingTheRankThatDidNotArrive) {
   const auto what = start_with([](StartLink&) {});
   EXPECT_EQ(what.substr(0, 31), "Timeout: rank 0 waited for rank");
   EXPECT_NE(what.find("rank 1"), std::string::npos) << what;
 }
 
-TEST(Start, WithALinkThatEndsNamesWhoIsLost) {
+TEST(Start, NamesTheLostRankIfItsLinkCloses) {
   auto [mine, theirs] = make_socket_pair();
   theirs = UniqueFd();
   std::vector<UniqueFd> links(2);
@@ -223,7 +223,7 @@ TEST(Start, WithALinkThatEndsNamesWhoIsLost) {
   }
 }
 
-TEST(Start, RefusesWhatIsNoHello) {
+TEST(Start, RejectsAnInvalidHello) {
   EXPECT_EQ(start_with([](StartLink& s) { say(s, as_bytes("GET / HTTP/1.1")); }).substr(0, 14), "CorruptMessage");
   EXPECT_EQ(start_with([](StartLink& s) { say(s, encode(FrameKind::ready)); }).substr(0, 11), "EngineError");
   EXPECT_EQ(start_with([](StartLink& s) { say(s, encode_plan({1, 2})); }).substr(0, 11), "EngineError");
@@ -232,7 +232,7 @@ TEST(Start, RefusesWhatIsNoHello) {
   EXPECT_EQ(start_with([&](StartLink& s) { say(s, cut); }).substr(0, 14), "CorruptMessage");
 }
 
-TEST(Start, NamesBothReleasesOnBothEndsIfTheyDiffer) {
+TEST(Start, ReportsBothReleasesOnBothEndsIfTheyDiffer) {
   auto [mine, theirs] = make_socket_pair();
   const Release newer{protocol_number + 1, "99.0.0"};
   ASSERT_TRUE(send_frame(theirs, LinkProof(LinkSide::caller, Secret{}, newer).greeting(), {}, Deadline::now()));
@@ -250,19 +250,19 @@ TEST(Start, NamesBothReleasesOnBothEndsIfTheyDiffer) {
   }
 }
 
-TEST(Start, RefusesAnotherSizeOrRank) {
+TEST(Start, RejectsAMismatchedSizeOrRank) {
   const auto size = start_with([](StartLink& s) { say(s, encode(Hello{.rank = 1, .size = 3})); });
   EXPECT_NE(size.find("same size"), std::string::npos) << size;
   const auto rank = start_with([](StartLink& s) { say(s, encode(Hello{.rank = 0, .size = 2})); });
   EXPECT_NE(rank.find("rank of its own"), std::string::npos) << rank;
 }
 
-TEST(Start, TellsTheOthersWhyItFailed) {
+TEST(Start, PropagatesAFailureToTheOtherRanks) {
   const auto what = start_with([](StartLink& s) { say(s, encode(StartFailure{.message = "no memory on rank 1"})); });
   EXPECT_EQ(what, "EngineError: no memory on rank 1");
 }
 
-TEST(Start, RefusesAFailureOfAKindThatThereIsNot) {
+TEST(Start, RejectsAFailureOfAnUnknownKind) {
   Bytes failed = encode(StartFailure{.message = "no memory on rank 1"});
   constexpr std::size_t kind_at = 1;
   failed[kind_at] = std::byte{99};
@@ -270,14 +270,14 @@ TEST(Start, RefusesAFailureOfAKindThatThereIsNot) {
   EXPECT_NE(what.find("there is no kind of error 99"), std::string::npos) << what;
 }
 
-TEST(Start, RefusesAFrameOfAKindThatThereIsNot) {
+TEST(Start, RejectsAFrameOfAnUnknownKind) {
   Bytes ready = encode(FrameKind::ready);
   ready.back() = std::byte{99};
   const auto what = start_with([&](StartLink& s) { say(s, ready); });
   EXPECT_NE(what.find("there is no kind of frame 99"), std::string::npos) << what;
 }
 
-TEST(Start, RefusesLinksThatCannotWork) {
+TEST(Start, RejectsInvalidLinks) {
   EXPECT_THROW(join(0, 2, {}), InvalidArgument);
   EXPECT_THROW(join(2, 2, {}), InvalidArgument);
   std::vector<UniqueFd> links;

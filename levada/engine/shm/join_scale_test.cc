@@ -45,7 +45,7 @@ bool start_with_rank_zero(const Secret& secret, int rank) {
          crosses(other, zero, encode(FrameKind::ready)) && crosses(zero, other, encode(FrameKind::go));
 }
 
-TEST(JoinScale, AThousandHostsOfEightRanksJoinInSecondsOfProcessorTime) {
+TEST(JoinScale, AThousandHostsOfEightRanksJoinInSecondsOfCpuTime) {
   const double begin = processor_seconds();
   greet_in_the_group();
   const double greeted = processor_seconds();

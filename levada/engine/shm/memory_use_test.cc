@@ -29,7 +29,7 @@ std::shared_ptr<Engine> alone(std::size_t memory_bytes, std::function<MemoryLimi
   return make_engine(std::move(endpoint));
 }
 
-TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
+TEST(Memory, StaysBoundedForManyMessagesOfManySizes) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     constexpr int messages = 100'000;
     const auto channel = engine->open(0, {0, 1}, 4);
@@ -52,7 +52,7 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
   EXPECT_EQ(test::run_forked(2, body), "");
 }
 
-TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
+TEST(Memory, AllocationWaitsUntilTheDeadlineIfTheSystemRefuses) {
   auto memory = test::share_in_process(1, 64 * mib);
   const auto range = memory[0].data[0]->memory();
   // An empty file replaces the memory: filling it fails as it does on a system without memory.
@@ -69,7 +69,7 @@ TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
   EXPECT_EQ(allocate(*engine, mib, test::soon(), "test").memory().size(), mib);
 }
 
-TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
+TEST(Memory, HoldsAMessageOfHundredsOfMebibytes) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     constexpr std::size_t bytes = 300 * mib + 17;
     const auto channel = engine->open(1, {0}, 1);
@@ -87,7 +87,7 @@ TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
   EXPECT_EQ(test::run_forked(2, body), "");
 }
 
-TEST(Memory, ThatIsFullIsWaitedFor) {
+TEST(Memory, AllocationWaitsWhileAllIsInUse) {
   const auto engine = alone(mib, [] { return memory_limits(); });
   Block first = *engine->try_allocate(mib / 2);
   const Block second = *engine->try_allocate(mib / 2);
@@ -98,7 +98,7 @@ TEST(Memory, ThatIsFullIsWaitedFor) {
   EXPECT_TRUE(engine->try_allocate(mib / 2));
 }
 
-TEST(Memory, BeyondWhatThereCanEverBeIsRefusedWithTheLimit) {
+TEST(Memory, RequestBeyondTheLimitIsRejectedWithTheLimit) {
   const auto engine = alone(mib, [] { return memory_limits(); });
   try {
     static_cast<void>(engine->try_allocate(mib + 1));
@@ -108,7 +108,7 @@ TEST(Memory, BeyondWhatThereCanEverBeIsRefusedWithTheLimit) {
   }
 }
 
-TEST(Memory, IsNotTakenBeyondAControlGroupsLimit) {
+TEST(Memory, StaysWithinAControlGroupsLimit) {
   std::uint64_t available = 1000 * mib;
   const auto engine = alone(1000 * mib, [&] { return MemoryLimits{1000 * mib, available}; });
   EXPECT_THROW(static_cast<void>(engine->try_allocate(990 * mib)), InvalidArgument);
@@ -120,7 +120,7 @@ TEST(Memory, IsNotTakenBeyondAControlGroupsLimit) {
   EXPECT_EQ(engine->wait({.allocate = 40 * mib}, test::soon()), Woken::ready);
 }
 
-TEST(Memory, GivesItsPoolBackBeforeItRefuses) {
+TEST(Memory, ReleasesItsCacheBeforeAnAllocationFails) {
   std::uint64_t available = 100 * mib;
   std::uint64_t given_back = 0;
   const auto engine = alone(1000 * mib, [&] { return MemoryLimits{1000 * mib, available + given_back}; });
@@ -132,7 +132,7 @@ TEST(Memory, GivesItsPoolBackBeforeItRefuses) {
   EXPECT_EQ(engine->trim(), 0U) << "the pool should have gone back already";
 }
 
-TEST(Memory, FitsIntoALimitedAddressSpaceAndFileSize) {
+TEST(Memory, FitsALimitedAddressSpaceAndFileSize) {
   const auto body = [](int /*rank*/) {
     const rlimit address{std::size_t{4} << 30, RLIM_INFINITY};
     const rlimit file{64 * mib, RLIM_INFINITY};
@@ -166,7 +166,7 @@ TEST(Memory, OfALeaseOutlivesBothEnds) {
   EXPECT_EQ(test::run_forked(2, [&](std::shared_ptr<Engine> engine) { body(std::move(engine)); }), "");
 }
 
-TEST(Memory, WhosePagesAReceiverAsksToKeepIsNotGivenBack) {
+TEST(Memory, StaysResidentIfAReceiverKeepsItsPages) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1}, 2);
     const auto send_one = [&] {
@@ -197,7 +197,7 @@ std::uint64_t resident_bytes(const Mapping& mapping) {
   return page_bytes * static_cast<std::uint64_t>(std::count_if(pages.begin(), pages.end(), is_resident));
 }
 
-TEST(Memory, OfPairsOfRanksThatNeverTalkedIsNotTouchedWhereOthersLeaveOrDie) {
+TEST(Memory, OfIdleRankPairsStaysUntouchedWhenOthersLeaveOrDie) {
   constexpr int ranks = 256;
   auto memories = test::share_in_process(ranks, 1 << 16);
   const auto control = memories.front().control;

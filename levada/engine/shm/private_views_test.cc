@@ -44,7 +44,7 @@ void write_pages(std::span<std::byte> bytes, std::size_t pages) {
   for (std::size_t i = 0; i < pages; ++i) bytes[i * page_bytes + 5] = std::byte{255};
 }
 
-TEST(PrivateViews, ShowFreshBytesAfterEachLease) {
+TEST(PrivateViews, ShowTheSentBytesInEachLease) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1, 2}, 1);
     broadcast(engine, *channel, 40, [&](Lease& lease, std::byte number) {
@@ -69,7 +69,7 @@ std::uint64_t anonymous_kib() {
   throw EngineError("/proc/self/status has no RssAnon");
 }
 
-TEST(PrivateViews, GiveTheirWrittenPagesBack) {
+TEST(PrivateViews, ReleaseTheirWrittenPages) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1}, 3);
     std::uint64_t before = 0;
@@ -85,7 +85,7 @@ TEST(PrivateViews, GiveTheirWrittenPagesBack) {
 }
 #endif
 
-TEST(PrivateViews, GiveWayToCopiesWhereMuchIsWritten) {
+TEST(PrivateViews, AreReplacedByCopiesIfManyPagesAreWritten) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto much = engine->open(0, {0, 1}, 1);
     const auto little = engine->open(0, {0, 1}, 1);
@@ -104,7 +104,7 @@ TEST(PrivateViews, GiveWayToCopiesWhereMuchIsWritten) {
   EXPECT_EQ(test::run_forked(2, body), "");
 }
 
-TEST(PrivateViews, AreNotGivenWhereWrittenPagesCannotBeFound) {
+TEST(PrivateViews, AreUnavailableIfWrittenPagesCannotBeFound) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const rlimit none{0, 0};
     ::setrlimit(RLIMIT_NOFILE, &none);  // /proc/self/pagemap can no longer be opened
@@ -117,7 +117,7 @@ TEST(PrivateViews, AreNotGivenWhereWrittenPagesCannotBeFound) {
   EXPECT_EQ(test::run_forked(2, body), "");
 }
 
-TEST(PrivateViews, AreNotGivenOfSmallMessages) {
+TEST(PrivateViews, AreNotMadeForSmallMessages) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1}, 1);
     if (engine->info().rank == 0) {
@@ -130,7 +130,7 @@ TEST(PrivateViews, AreNotGivenOfSmallMessages) {
   EXPECT_EQ(test::run_forked(2, body), "");
 }
 
-TEST(PrivateViews, OfMemoryThatIsLockedAreDroppedToo) {
+TEST(PrivateViews, OfLockedMemoryAreDroppedToo) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1}, 1);
     broadcast(engine, *channel, 6, [&](Lease& lease, std::byte number) {
@@ -143,7 +143,7 @@ TEST(PrivateViews, OfMemoryThatIsLockedAreDroppedToo) {
   EXPECT_EQ(test::run_forked(2, body), "");
 }
 
-TEST(PrivateViews, EndInAForkedChildWithoutAWord) {
+TEST(PrivateViews, EndSilentlyInAForkedChild) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1}, 1);
     broadcast(engine, *channel, 3, [&](Lease& lease, std::byte) {

@@ -51,17 +51,17 @@ std::string start_without(int number, std::uint32_t bits, int error, Bits where 
 
 constexpr std::uint32_t noexec_seal = 8;
 
-TEST(RefusedCalls, DoWithoutASealThatOlderKernelsDoNotKnow) {
+TEST(RefusedCalls, StartWithoutTheSealOnOlderKernels) {
   EXPECT_EQ(start_without(SYS_memfd_create, noexec_seal, EINVAL), "");
 }
 
-TEST(RefusedCalls, SealFilesWhereOnlySuchAreAllowed) {
+TEST(RefusedCalls, SealFilesIfTheSystemRequiresIt) {
   const UniqueFd file(::memfd_create("seal", noexec_seal));
   if (!file) return;  // The kernel is older than the seal.
   EXPECT_EQ(start_without(SYS_memfd_create, noexec_seal, EACCES, Bits::missing), "");
 }
 
-TEST(RefusedCalls, SealDataFilesWhereNoneCanBeReopenedReadOnly) {
+TEST(RefusedCalls, SealDataFilesIfTheyCannotBeReopenedReadOnly) {
   constexpr std::size_t memory_bytes = 1 << 20;
   auto links = make_links(2);
   test::ForkedRanks ranks(2, [&](int rank) {
@@ -77,7 +77,7 @@ TEST(RefusedCalls, SealDataFilesWhereNoneCanBeReopenedReadOnly) {
   for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
 }
 
-TEST(RefusedCalls, EndTheStartWhereNoDeathWouldBeSeen) {
+TEST(RefusedCalls, FailTheStartIfDeathsCannotBeDetected) {
   for (const int number : {SYS_get_robust_list, SYS_set_robust_list}) {
     const auto error = start_without(number, 0, ENOSYS);
     EXPECT_NE(error.find("does not report the death of a rank"), std::string::npos) << error;

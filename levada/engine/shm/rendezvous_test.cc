@@ -35,7 +35,7 @@ MeetingPlace unique_place(const char* what) {
 const Options options{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(30)};
 const Options hasty{.memory_bytes = 1 << 20, .timeout = std::chrono::milliseconds(1500)};
 
-TEST(Rendezvous, BringsRanksTogetherInAnyOrder) {
+TEST(Rendezvous, ConnectsRanksThatStartInAnyOrder) {
   for (const int late : {0, 1, 3}) {
     const auto place = unique_place("order");
     test::ForkedRanks ranks(4, [&](int rank) {
@@ -49,7 +49,7 @@ TEST(Rendezvous, BringsRanksTogetherInAnyOrder) {
   }
 }
 
-TEST(Rendezvous, DoesNotTakeAnEarlierErrorOfTheProcessForItsOwn) {
+TEST(Rendezvous, IgnoresAStaleErrno) {
   const auto place = unique_place("errno");
   test::ForkedRanks ranks(3, [&](int rank) {
     errno = ENOMEM;
@@ -58,11 +58,11 @@ TEST(Rendezvous, DoesNotTakeAnEarlierErrorOfTheProcessForItsOwn) {
   for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
 }
 
-TEST(Rendezvous, OfOneRankNeedsNobody) {
+TEST(Rendezvous, OfOneRankSucceedsImmediately) {
   EXPECT_EQ(meet(0, 1, unique_place("one"), options)->info().size, 1);
 }
 
-TEST(Rendezvous, NamesWhoDoesNotCome) {
+TEST(Rendezvous, NamesTheMissingRanks) {
   const auto place = unique_place("missing");
   test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, place, hasty)); });
   const auto endings = ranks.wait();
@@ -70,7 +70,7 @@ TEST(Rendezvous, NamesWhoDoesNotCome) {
   EXPECT_NE(endings[1].error.find("rank(s) 2"), std::string::npos) << endings[1].error;
 }
 
-TEST(Rendezvous, WithoutRankZeroSaysSo) {
+TEST(Rendezvous, ReportsThatRankZeroIsMissing) {
   try {
     static_cast<void>(meet(1, 2, unique_place("nobody"), hasty));
     FAIL();
@@ -79,7 +79,7 @@ TEST(Rendezvous, WithoutRankZeroSaysSo) {
   }
 }
 
-TEST(Rendezvous, IsFreeForAnotherStartOnceARankHasStopped) {
+TEST(Rendezvous, CanBeReusedAfterARankStops) {
   const auto place = unique_place("stop");
   for (const int rank : {0, 1}) {
     std::stop_source stop;
@@ -102,7 +102,7 @@ TEST(Rendezvous, IsFreeForAnotherStartOnceARankHasStopped) {
   for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
 }
 
-TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
+TEST(Rendezvous, ReportsAStoppedRankToAllWaitingRanks) {
   const auto place = unique_place("stopped");
   test::ForkedRanks ranks(3, [&](int rank) {
     std::stop_source stop;
@@ -120,7 +120,7 @@ TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
   }
 }
 
-TEST(Rendezvous, RefusesASecondRankZero) {
+TEST(Rendezvous, RejectsASecondRankZero) {
   const auto place = unique_place("two");
   test::ForkedRanks ranks(2, [&](int) { static_cast<void>(meet(0, 2, place, hasty)); });
   const auto endings = ranks.wait();
@@ -129,7 +129,7 @@ TEST(Rendezvous, RefusesASecondRankZero) {
   EXPECT_TRUE(first || second) << endings[0].error << "\n" << endings[1].error;
 }
 
-TEST(Rendezvous, RefusesTheSameRankTwiceAndGoesOn) {
+TEST(Rendezvous, RejectsADuplicateRankAndContinues) {
   const auto place = unique_place("twice");
   test::ForkedRanks ranks(4, [&](int process) {
     const int rank = process == 3 ? 1 : process;
@@ -143,7 +143,7 @@ TEST(Rendezvous, RefusesTheSameRankTwiceAndGoesOn) {
   EXPECT_NE(refused.find("already"), std::string::npos) << refused;
 }
 
-TEST(Rendezvous, RefusesAnotherSize) {
+TEST(Rendezvous, RejectsAMismatchedSize) {
   const auto place = unique_place("size");
   test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 2 + rank, place, hasty)); });
   for (const auto& ending : ranks.wait()) {
@@ -151,7 +151,7 @@ TEST(Rendezvous, RefusesAnotherSize) {
   }
 }
 
-TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
+TEST(Rendezvous, NamesARankThatDiesWhileWaiting) {
   const auto place = unique_place("dies");
   test::ForkedRanks ranks(2, [&](int rank) {
     try {
@@ -219,7 +219,7 @@ std::vector<Bytes> frames_of_strangers() {
           encode(StartFailure{.message = "stop"})};
 }
 
-TEST(Rendezvous, IsNotEndedByStrangersOfTheSameUser) {
+TEST(Rendezvous, SurvivesStrangersOfTheSameUser) {
   const auto place = unique_place("strangers");
   test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, place, options)); });
   std::vector<UniqueFd> strangers;
@@ -232,7 +232,7 @@ TEST(Rendezvous, IsNotEndedByStrangersOfTheSameUser) {
   EXPECT_EQ(second.wait()[0].error, "");
 }
 
-TEST(Rendezvous, GivesNothingToAStrangerThatRepeatsTheGreetingOfARank) {
+TEST(Rendezvous, RejectsAReplayedGreeting) {
   const auto place = unique_place("repeats");
   test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, place, options)); });
   const UniqueFd stranger = Door(place).connect();
@@ -248,7 +248,7 @@ TEST(Rendezvous, GivesNothingToAStrangerThatRepeatsTheGreetingOfARank) {
   EXPECT_EQ(second.wait()[0].error, "");
 }
 
-TEST(Rendezvous, HasRoomForARankBesideAThousandSilentStrangers) {
+TEST(Rendezvous, AcceptsARankAmongAThousandSilentStrangers) {
   const auto place = unique_place("flood");
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -262,7 +262,7 @@ TEST(Rendezvous, HasRoomForARankBesideAThousandSilentStrangers) {
   EXPECT_EQ(second.wait()[0].error, "");
 }
 
-TEST(Rendezvous, IsNoRankZeroThatDoesNotKnowTheSecret) {
+TEST(Rendezvous, RejectsARankZeroThatDoesNotKnowTheSecret) {
   const auto place = unique_place("squatter");
   const UniqueFd theirs = Door(place).listen_as(::geteuid());
   test::ForkedRanks ranks(1, [&](int) { static_cast<void>(meet(1, 2, place, hasty)); });
@@ -275,7 +275,7 @@ TEST(Rendezvous, IsNoRankZeroThatDoesNotKnowTheSecret) {
       << error;
 }
 
-TEST(Rendezvous, NamesBothReleasesOnEveryRankIfTheyDiffer) {
+TEST(Rendezvous, ReportsBothReleasesOnEveryRankIfTheyDiffer) {
   const auto place = unique_place("release");
   test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, place, options)); });
   const UniqueFd newer = Door(place).connect();
@@ -287,7 +287,7 @@ TEST(Rendezvous, NamesBothReleasesOnEveryRankIfTheyDiffer) {
   }
 }
 
-TEST(Rendezvous, NamesAnotherUserWhoHoldsItsName) {
+TEST(Rendezvous, NamesTheUserWhoHoldsItsName) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";  // skipped without: root
   const auto place = unique_place("others");
   const UniqueFd theirs = Door(place).listen_as(12345);
@@ -300,7 +300,7 @@ TEST(Rendezvous, NamesAnotherUserWhoHoldsItsName) {
 
 // A sanitizer needs descriptors, too: UBSan checks a vptr by reading through a pipe.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
+TEST(Rendezvous, FailsWithARemedyIfRankZeroIsOutOfDescriptors) {
   const auto place = unique_place("descriptors");
   test::ForkedRanks ranks(2, [&](int rank) {
     if (rank == 0) {
@@ -317,7 +317,7 @@ TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
 }
 #endif
 
-TEST(Rendezvous, TellsAllRanksOfOneThatRefusesToStart) {
+TEST(Rendezvous, NotifiesAllRanksThatOneRefusesToStart) {
   for (const int refusing : {0, 2}) {
     const auto place = unique_place("refuses");
     test::ForkedRanks ranks(3, [&](int rank) {
@@ -336,7 +336,7 @@ TEST(Rendezvous, TellsAllRanksOfOneThatRefusesToStart) {
   }
 }
 
-TEST(Rendezvous, TellsALateRankOfOneThatHasLeftAlready) {
+TEST(Rendezvous, NotifiesALateRankThatOneHasAlreadyLeft) {
   using Leave = std::function<void(const MeetingPlace&)>;
   const std::map<std::string, Leave> leavers = {
       {"there is no option --mseh",
@@ -367,7 +367,7 @@ TEST(Rendezvous, TellsALateRankOfOneThatHasLeftAlready) {
   }
 }
 
-TEST(Rendezvous, SaysNowAndThenWhomItWaitsFor) {
+TEST(Rendezvous, PeriodicallyReportsTheMissingRanks) {
   const auto place = unique_place("reminder");
   for (const int rank : {0, 1}) {
     std::string said;
@@ -380,7 +380,7 @@ TEST(Rendezvous, SaysNowAndThenWhomItWaitsFor) {
   }
 }
 
-TEST(Rendezvous, ReportsWhatRankZeroDoesNotLearn) {
+TEST(Rendezvous, ReportsAFailureThatRankZeroCannotSee) {
   std::string said;
   Options impatient = hasty;
   impatient.report = [&](const std::string& sentence) { said += sentence; };

@@ -29,7 +29,7 @@ struct Round {
 
 // The sender keeps notices back, because the ring is full, and tries to publish the first message on another channel
 // while the receiver makes room. The notice that announces the channel must not arrive after its message.
-TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
+TEST(Rings, NoMessageOvertakesADeferredNotice) {
   constexpr int num_rounds = 50;
   const auto memories = test::share_in_process(2, 32 << 20);
   const auto sender = make_engine(std::make_shared<ShmEndpoint>(memories[0]));
@@ -72,7 +72,7 @@ TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
 
 /// A channel that its sender closes while the ring is full ends for the receiver once it has made room, even if the
 /// sender's only thread waits for messages on another doorbell.
-TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
+TEST(Rings, ADeferredNoticeWakesThreadsThatWaitForMessages) {
   const auto memories = test::share_in_process(2, 32 << 20);
   const EndpointOptions patient{.heartbeat = Duration::max()};
   const auto sender = make_engine(std::make_shared<ShmEndpoint>(memories[0], patient));

@@ -41,7 +41,7 @@ void expect_one_writable_mapping() {
   if (files.writable != 0) throw EngineError("a data file can be mapped writable");
 }
 
-TEST(Start, MapsADataFileWritableOnItsOwnRankAlone) {
+TEST(Start, MapsADataFileWritableOnlyOnItsOwnRank) {
   const auto body = [](const std::shared_ptr<Engine>&) { expect_one_writable_mapping(); };
   EXPECT_EQ(test::run_forked(3, body, {.memory_bytes = memory_bytes}), "");
 }
@@ -73,7 +73,7 @@ TEST(Start, KeepsAllFilesBelowRankZerosFileSizeLimit) {
 
 // A sanitizer needs descriptors, too: UBSan checks a vptr by reading through a pipe.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
+TEST(Start, ReportsOnAllRanksThatOneIsOutOfDescriptors) {
   for (const int free : {0, 1, 3}) {
     const auto limit = [free] {
       const int next = ::dup(0);
@@ -87,7 +87,7 @@ TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
 }
 #endif
 
-TEST(Start, RaisesWhatARankSentBeforeItClosedItsLink) {
+TEST(Start, ThrowsTheFailureThatARankSentBeforeItClosedItsLink) {
   auto [zero, one] = make_socket_pair();
   StartLink peer(std::move(one), LinkSide::caller, std::nullopt);
   ASSERT_TRUE(peer.send(encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
@@ -137,7 +137,7 @@ class PlayedLeader {
   std::vector<UniqueFd> links_;
 };
 
-TEST(Start, ReceivesMoreFilesThanOneFrameCarries) {
+TEST(Start, ReceivesMoreFilesThanFitIntoOneFrame) {
   constexpr std::size_t size = max_fds + 50;
   PlayedLeader leader(size);
   leader.send_data(max_fds);
@@ -146,7 +146,7 @@ TEST(Start, ReceivesMoreFilesThanOneFrameCarries) {
   EXPECT_EQ(leader.join_rank_one(), "started");
 }
 
-TEST(Start, SendsMoreFilesThanOneFrameCarries) {
+TEST(Start, SendsMoreFilesThanFitIntoOneFrame) {
   constexpr int size = static_cast<int>(max_fds) + 1;
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -179,7 +179,7 @@ TEST(Start, SendsMoreFilesThanOneFrameCarries) {
   reader.join();
 }
 
-TEST(Start, RefusesAnotherNumberOfFiles) {
+TEST(Start, RejectsAMismatchedNumberOfFiles) {
   for (const std::size_t wrong : {0, 4}) {
     PlayedLeader leader(3);
     leader.send_data(wrong);

@@ -95,7 +95,7 @@ void send_one(Engine& engine, Channel& channel) {
   publish(engine, channel, allocate(engine, 1, test::soon(), "test"), 1, test::soon(), "test");
 }
 
-TEST(Wakes, TheEndOfAChannelWakesNoReceiverOfAnother) {
+TEST(Wakes, ClosingAChannelWakesNoReceiverOfAnotherChannel) {
   const Ranks ranks(2);
   const auto pairs = distinct_pairs(ranks, 3);
   Channel* const awaited[] = {pairs[0].receiving.get()};
@@ -108,7 +108,7 @@ TEST(Wakes, TheEndOfAChannelWakesNoReceiverOfAnother) {
   EXPECT_TRUE(receiver.ends());
 }
 
-TEST(Wakes, AReceiversCloseWakesNoSenderOnAnotherChannel) {
+TEST(Wakes, ClosingAReceiverWakesNoSenderOnAnotherChannel) {
   const Ranks ranks(2);
   const auto pairs = distinct_pairs(ranks, 2);
   send_one(ranks[0], *pairs[0].sending);
@@ -120,7 +120,7 @@ TEST(Wakes, AReceiversCloseWakesNoSenderOnAnotherChannel) {
   EXPECT_TRUE(sender.ends());
 }
 
-TEST(Wakes, OneRingReachesAllReceiversThatWaitForTheirSenderAlone) {
+TEST(Wakes, OneNotificationWakesAllReceiversThatWaitOnlyForTheirSender) {
   const Ranks ranks(3);
   std::vector<std::shared_ptr<Channel>> channels;
   for (int rank = 0; rank < 3; ++rank) channels.push_back(ranks[rank].open(0, {1, 2}, 1));
@@ -154,7 +154,7 @@ void expect_the_last_receiver_to_wake_the_sender(bool leaves, bool for_memory) {
   EXPECT_TRUE(sender.ends()) << (leaves ? "leaves" : "closes") << (for_memory ? ", memory" : ", room");
 }
 
-TEST(Wakes, TheLastReceiverWakesASenderWhereAnotherHasEndedWithMessagesUnread) {
+TEST(Wakes, TheLastReceiverWakesASenderAfterAnotherClosedWithUnreadMessages) {
   for (const bool leaves : {false, true}) {
     for (const bool for_memory : {false, true}) expect_the_last_receiver_to_wake_the_sender(leaves, for_memory);
   }

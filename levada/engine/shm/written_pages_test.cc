@@ -34,7 +34,7 @@ class Mapped {
 
 class WrittenPagesBy : public testing::TestWithParam<WrittenPages::Way> {};
 
-TEST_P(WrittenPagesBy, ShowTheFileAgain) {
+TEST_P(WrittenPagesBy, ShowTheFileAgainOnceDropped) {
   const WrittenPages written(GetParam());
   ASSERT_EQ(written.refusal(), "");
   const Mapped mapped;
@@ -48,7 +48,7 @@ TEST_P(WrittenPagesBy, ShowTheFileAgain) {
   EXPECT_EQ(written.drop(mapped.memory()), 0U);
 }
 
-TEST_P(WrittenPagesBy, AreFoundWhereEachSecondOneIs) {
+TEST_P(WrittenPagesBy, AreFoundIfEverySecondPageIsWritten) {
   const WrittenPages written(GetParam());
   const Mapped mapped;
   for (std::size_t number = 0; number < pages; number += 2) mapped.page(number) = std::byte{2};
@@ -60,7 +60,7 @@ TEST_P(WrittenPagesBy, AreFoundWhereEachSecondOneIs) {
 INSTANTIATE_TEST_SUITE_P(, WrittenPagesBy, testing::Values(WrittenPages::Way::scan, WrittenPages::Way::pagemap),
                          [](const auto& way) { return way.param == WrittenPages::Way::scan ? "Scan" : "Pagemap"; });
 
-TEST(WrittenPages, SayWhyTheyCannotBeFound) {
+TEST(WrittenPages, ReportWhyTheyCannotBeFound) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
