@@ -24,7 +24,7 @@ TEST(MpiStart, WithFewerThreadsIsRefusedOnEveryRankWithTheRemedy) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(count(outcome.out,
                   "Unsupported: MPI provides MPI_THREAD_FUNNELED on rank 0, but the engine mpi needs "
-                  "MPI_THREAD_MULTIPLE, since a thread of its own calls MPI: initialize MPI by MPI_Init_thread(&argc, "
+                  "MPI_THREAD_MULTIPLE, because its own thread calls MPI: initialize MPI by MPI_Init_thread(&argc, "
                   "&argv, MPI_THREAD_MULTIPLE, &provided), with an MPI library that was built with threads\n"),
             3)
       << outcome.out;
@@ -34,12 +34,12 @@ TEST(MpiStart, BeforeMpiIsInitializedIsRefusedWithTheRemedy) {
   const Outcome outcome = Command({"uninitialized"}, {}, MPI_PROGRAM).wait();
   EXPECT_EQ(outcome.out,
             "InvalidArgument: MPI is not initialized; call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, "
-            "&provided) before levada::mpi::Communicator is made\n");
+            "&provided) before constructing levada::mpi::Communicator\n");
 }
 
 TEST(MpiStart, AfterMpiIsFinalizedIsRefused) {
   EXPECT_EQ(Command({"finalized"}, {}, MPI_PROGRAM).wait().out,
-            "InvalidArgument: MPI is finalized; make and destroy levada::mpi::Communicator before "
+            "InvalidArgument: MPI is finalized; construct and destroy levada::mpi::Communicator before "
             "MPI_Finalize()\nfinalized\n");
 }
 
@@ -100,7 +100,7 @@ TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {
 TEST(MpiStart, OnHostsWithoutANetworkBetweenThemIsRefusedOnEveryRankWithTheRemedy) {
   const Outcome outcome = run_ranks(3, "hosts");
   const int refused = count(outcome.out, "not root") == 0 ? 3 : 0;  // only root can create namespaces
-  EXPECT_EQ(count(outcome.out, "cannot connect to rank 1: the host of that rank has no network address"), refused)
+  EXPECT_EQ(count(outcome.out, "cannot connect to rank 1: that rank's host has no network address"), refused)
       << outcome.out << outcome.err;
   EXPECT_EQ(count(outcome.out, "or set LEVADA_SILENCE=0 on rank 0 to do without"), refused);
 }

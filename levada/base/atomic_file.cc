@@ -192,7 +192,8 @@ void AtomicFile::make_way() const {
   switch (remove_if_abandoned(partial_, is_for_group())) {
     case Found::nothing: return;
     case Found::in_use:
-      throw FileBusy(fmt::format("another process is writing {}: wait for its end, or choose another name", path_));
+      throw FileBusy(
+          fmt::format("another process is writing {}: wait until it has finished, or choose another name", path_));
     case Found::of_another_user: refuse("belongs to another user"); break;
     case Found::no_file: refuse("is not a regular file"); break;
     case Found::stuck: fail("create", errno);

@@ -31,7 +31,7 @@ void ByteWriter::put_sized(ByteView bytes) {
 
 std::uint32_t ByteReader::get_count(std::size_t min_bytes) {
   const auto count = get<std::uint32_t>();
-  if (count > remaining() / min_bytes) fail(fmt::format("a count of {} that cannot follow", count));
+  if (count > remaining() / min_bytes) fail(fmt::format("a count of {} exceeds the remaining bytes", count));
   return count;
 }
 
@@ -42,7 +42,7 @@ Bytes ByteReader::get_bytes() {
 
 std::uint8_t ByteReader::get_code(std::uint8_t first, std::uint8_t last, const char* what) {
   const auto code = get<std::uint8_t>();
-  if (code < first || code > last) fail(fmt::format("there is no {} {}", what, code));
+  if (code < first || code > last) fail(fmt::format("unknown {} {}", what, code));
   return code;
 }
 

@@ -92,7 +92,7 @@ TEST(ByteReader, RejectsACountBeyondItsBytes) {
   out.put(std::uint32_t{3});
   out.put(std::uint64_t{0});
   EXPECT_EQ(ByteReader(out.view()).get_count(2), 3U);
-  expect_corrupt(4, "a count of 3 that cannot follow", [&] { ByteReader(out.view()).get_count(3); });
+  expect_corrupt(4, "a count of 3 exceeds the remaining bytes", [&] { ByteReader(out.view()).get_count(3); });
 }
 
 TEST(ByteReader, RejectsAnUnknownEnumCode) {
@@ -104,8 +104,8 @@ TEST(ByteReader, RejectsAnUnknownEnumCode) {
   };
   EXPECT_EQ(read(1), Fruit::apple);
   EXPECT_EQ(read(2), Fruit::pear);
-  expect_corrupt(1, "there is no fruit 0", [&] { read(0); });
-  expect_corrupt(1, "there is no fruit 3", [&] { read(3); });
+  expect_corrupt(1, "unknown fruit 0", [&] { read(0); });
+  expect_corrupt(1, "unknown fruit 3", [&] { read(3); });
 }
 
 TEST(ByteReader, RejectsANumberBelowTheMinimum) {

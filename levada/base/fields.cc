@@ -26,14 +26,15 @@ void FieldReader::get(std::vector<std::int64_t>& numbers) {
   bool is_run = false;
   get(is_run);
   if (!is_run) {
-    if (count > in_.remaining() / sizeof(std::int64_t)) in_.fail("more numbers than can follow");
+    if (count > in_.remaining() / sizeof(std::int64_t)) in_.fail("more numbers than the remaining bytes hold");
     numbers.resize(count);
     for (auto& number : numbers) get(number);
     return;
   }
   std::int64_t first = 0;
   get(first);
-  if (count > max_run || first > std::numeric_limits<std::int64_t>::max() - count) in_.fail("a run beyond all bounds");
+  if (count > max_run || first > std::numeric_limits<std::int64_t>::max() - count)
+    in_.fail("a run of numbers is out of range");
   numbers.resize(count);
   for (auto& number : numbers) number = first++;
 }

@@ -24,7 +24,7 @@ nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::strin
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!keys.back().insert(key).second)
-        refuse(fmt::format("key \"{}\" stands twice in one object", printable(cut_text(key, 60))));
+        refuse(fmt::format("key \"{}\" appears twice in one object", printable(cut_text(key, 60))));
     }
     return true;
   };

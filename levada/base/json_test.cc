@@ -35,7 +35,7 @@ TEST(ParseJson, RejectsExcessiveDepthEarly) {
 
 TEST(ParseJson, RejectsADuplicateKeyInAnObject) {
   EXPECT_EQ(fault_of(R"({"a": {"a": 1}, "b": {"a": 2}})"), "nothing was refused");
-  EXPECT_EQ(fault_of(R"({"a": 1, "b": {}, "a": 1})"), "it: key \"a\" stands twice in one object");
+  EXPECT_EQ(fault_of(R"({"a": 1, "b": {}, "a": 1})"), "it: key \"a\" appears twice in one object");
 }
 
 TEST(JsonText, IsValidForAnyBytes) {

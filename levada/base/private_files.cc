@@ -85,12 +85,12 @@ FolderTrust FolderTrust::of(const std::string& folder, std::string_view what, st
   trust.is_read_only_ = !own;
   if (own) trust.user_ = own->user;
   if (own && trust.owner_ != own->user && trust.owner_ != 0) {
-    throw SourceError(fmt::format("{} {} belongs to another user (uid {}), who can replace what is in it: {}", what,
+    throw SourceError(fmt::format("{} {} belongs to another user (uid {}), who can replace its files: {}", what,
                                   printable(folder), status.st_uid, remedy));
   }
   if ((status.st_mode & written_by_others) != 0 && (status.st_mode & S_ISVTX) == 0) {
     throw SourceError(
-        fmt::format("{} {} can be written to by other users (mode {:04o}), who can replace what is in it: run chmod "
+        fmt::format("{} {} can be written to by other users (mode {:04o}), who can replace its files: run chmod "
                     "go-w on it, chmod g+s,o-w to share it with its group, or {}",
                     what, printable(folder), status.st_mode & 07777U, remedy));
   }

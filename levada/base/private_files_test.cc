@@ -65,7 +65,7 @@ TEST_F(PrivateFiles, AreRejectedInAFolderThatOthersCanWriteTo) {
   for (const mode_t mode : {0700U, 0755U, 01777U, 02770U, 02775U, 03770U})
     EXPECT_EQ(refusal_of(mode), "nothing was refused") << mode;
   EXPECT_EQ(refusal_of(0775), "the cache " + folder_ +
-                                  " can be written to by other users (mode 0775), who can replace what is in it: run "
+                                  " can be written to by other users (mode 0775), who can replace its files: run "
                                   "chmod go-w on it, chmod g+s,o-w to share it with its group, or name another folder");
   EXPECT_THAT(refusal_of(0702), HasSubstr("(mode 0702)"));
   EXPECT_EQ(FolderTrust::of(path("missing"), "the cache", "").file_mode(), private_mode);

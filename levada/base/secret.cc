@@ -18,7 +18,7 @@ void fill_randomly(std::span<std::byte> bytes) {
     const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
     if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
     else if (errno != EINTR) {
-      throw EngineError(fmt::format("the system provides no random numbers (getrandom: {})", std::strerror(errno)));
+      throw EngineError(fmt::format("cannot get random numbers from the system (getrandom: {})", std::strerror(errno)));
     }
   }
 }

@@ -37,7 +37,8 @@ StageSpan get_stage_span(ByteReader& reader) {
   span.begin_ns = reader.get_at_least<std::int64_t>(0, "time");
   span.duration_ns = reader.get_at_least<std::int64_t>(0, "duration");
   span.waited_ns = reader.get_at_least<std::int64_t>(0, "wait");
-  if (span.duration_ns > std::numeric_limits<std::int64_t>::max() - span.begin_ns) reader.fail("a span has no end");
+  if (span.duration_ns > std::numeric_limits<std::int64_t>::max() - span.begin_ns)
+    reader.fail("the end of a span is out of range");
   return span;
 }
 

@@ -49,13 +49,13 @@ Bytes with_byte(std::size_t at, unsigned value) {
 
 TEST(Trace, IsRejectedIfItsFieldsAreInvalid) {
   constexpr std::size_t first_span = 8 + 8 + 4;
-  EXPECT_THROW(decode_trace(with_byte(0, 0)), CorruptMessage) << "a stride of none";
+  EXPECT_THROW(decode_trace(with_byte(0, 0)), CorruptMessage) << "a stride of zero";
   EXPECT_THROW(decode_trace(with_byte(7, 0x80)), CorruptMessage) << "a stride below zero";
-  EXPECT_THROW(decode_trace(with_byte(19, 0xff)), CorruptMessage) << "more spans than can follow";
+  EXPECT_THROW(decode_trace(with_byte(19, 0xff)), CorruptMessage) << "more spans than the bytes hold";
   EXPECT_THROW(decode_trace(with_byte(first_span, 0)), CorruptMessage) << "an unknown kind";
   EXPECT_THROW(decode_trace(with_byte(first_span, trace_kinds)), CorruptMessage) << "an unknown kind";
   EXPECT_THROW(decode_trace(with_byte(first_span + 1, 2)), CorruptMessage) << "a third thread";
-  EXPECT_THROW(decode_trace(with_byte(first_span + 5, 0x80)), CorruptMessage) << "a rank below none";
+  EXPECT_THROW(decode_trace(with_byte(first_span + 5, 0x80)), CorruptMessage) << "a rank below -1";
   EXPECT_THROW(decode_trace(with_byte(first_span + 13, 0x80)), CorruptMessage) << "a step below zero";
   EXPECT_THROW(decode_trace(with_byte(first_span + 29, 0x80)), CorruptMessage) << "a duration below zero";
   auto endless = small_trace();

@@ -86,7 +86,7 @@ Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
   if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));  // not payload: a mark
   if (mark != mark_of(what) || lease.bytes.size() < sizeof(mark)) {
     engine.abort(
-        fmt::format("it is in {}, but rank {} in another collective call; all ranks must make the same calls in "
+        fmt::format("it is in {}, but rank {} is in another collective call; all ranks must make the same calls in "
                     "the same order",
                     what, rank),
         ErrorKind::invalid_argument);

@@ -65,13 +65,13 @@ bool BlockPool::may_store(std::size_t bytes) const {
 std::optional<Block> BlockPool::try_allocate(std::size_t bytes, BlockUse use) {
   if (!token_.valid()) {
     throw EngineError(
-        fmt::format("this {} engine belongs to the process that this one was forked from; make a new one in "
+        fmt::format("this {} engine belongs to the process that this one was forked from; create a new one in "
                     "the child",
                     state_->options.engine));
   }
   if (bytes > max_block_ && use == BlockUse::message) {
     throw InvalidArgument(
-        fmt::format("a block of {} is more than the {} that the {} engine has; send smaller messages, or raise "
+        fmt::format("a block of {} exceeds the {} that the {} engine can allocate; send smaller messages, or raise "
                     "memory_bytes, the control group's memory limit or ulimit -v, whichever is smallest",
                     format_bytes(bytes), format_bytes(max_block_), state_->options.engine));
   }

@@ -308,7 +308,7 @@ ChannelState& ChannelTable::channel_from(int from, std::uint64_t key) {
 
 void ChannelTable::arrive(int from, std::uint64_t key, Arrival arrival) {
   ChannelState& channel = channel_from(from, key);
-  if (from != rank_ && !channel.announced) refuse("a message on a channel that it has not announced");
+  if (from != rank_ && !channel.announced) refuse("a message on an unannounced channel");
   if (channel.is_open && !channel.is_receiving) return dropped_.emplace_back(from, std::move(arrival)), void();
   channel.arrived.push_back(std::move(arrival));
   const int window = from == rank_ ? channel.spec.window : channel.announced->opened.window;
@@ -345,7 +345,7 @@ void ChannelTable::apply(int from, const Notice& notice) {
 
 void ChannelTable::accept_opened(int from, const Notice& notice) {
   ChannelState& channel = channel_from(from, notice.key);
-  if (channel.announced || notice.window < 1) refuse("a channel that is announced twice, or with no window");
+  if (channel.announced || notice.window < 1) refuse("a channel announced twice or without a window");
   channel.announced = {from, notice};
   if (channel.is_open) expect_same_window(channel);
   else learn_group(channel, notice.group);
@@ -370,7 +370,7 @@ void ChannelTable::accept_received(int from, const Notice& notice) {
   if (found == channels_.end()) return;  // closed since
   ChannelState::Receiver* const receiver = found->second->receiver(from);
   if (receiver == nullptr || notice.count > found->second->num_sent || notice.count < receiver->num_received) {
-    refuse("a count of messages received that cannot be");
+    refuse("an impossible count of received messages");
   }
   receiver->num_received = notice.count;
 }

@@ -26,9 +26,9 @@ Endpoint::Endpoint(Identity identity, std::shared_ptr<EventCount> changed, std::
 
 void Endpoint::expect_usable() const {
   if (is_usable()) return;
-  throw EngineError(
-      fmt::format("this {} engine belongs to the process that this one was forked from; start the child's own, or exec",
-                  identity_.name));
+  throw EngineError(fmt::format(
+      "this {} engine belongs to the process that this one was forked from; create a new one in the child, or exec",
+      identity_.name));
 }
 
 // ---- checks in every call

@@ -82,18 +82,18 @@ void check_channel(int rank, int size, int from, std::span<const int> to, int wi
   check_ranks(std::span(&from, 1), size, "the sender");
   if (rank != from && rank_in(to, rank) < 0) {
     throw InvalidArgument(
-        fmt::format("rank {} cannot open a channel from rank {} to ranks {}, to which it does not belong", rank, from,
-                    fmt::join(to, ", ")));
+        fmt::format("rank {} cannot open the channel from rank {} to ranks {}: it is neither the sender nor a receiver",
+                    rank, from, fmt::join(to, ", ")));
   }
-  if (window < 1) throw InvalidArgument(fmt::format("a window of {} lets no message through; give at least 1", window));
+  if (window < 1) throw InvalidArgument(fmt::format("window must be at least 1, got {}", window));
 }
 
 int check_subgroup(int rank, int size, std::span<const int> ranks) {
   check_ranks(ranks, size, "a subgroup");
   const int mine = rank_in(ranks, rank);
   if (mine >= 0) return mine;
-  throw InvalidArgument(fmt::format("rank {} cannot make a subgroup of ranks {}, to which it does not belong", rank,
-                                    fmt::join(ranks, ", ")));
+  throw InvalidArgument(
+      fmt::format("rank {} cannot create a subgroup of ranks {}: it is not one of them", rank, fmt::join(ranks, ", ")));
 }
 
 void refuse_sender(int rank, const Channel& channel) {
@@ -117,7 +117,7 @@ void check_message(const Lease& lease) {
 
 void refuse_channel(int rank) {
   throw InvalidArgument(fmt::format(
-      "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", rank));
+      "rank {} uses a channel that another engine opened; pass it to the engine whose open() returned it", rank));
 }
 
 std::uint64_t channel_kind(int from, std::span<const int> to, std::uint64_t tag) {

@@ -70,7 +70,7 @@ TEST(Exchange, EndsTheGroupWhereARankIsInAnotherCollectiveCall) {
     const std::string root = in_exchange == 0 ? "an exchange" : "start";
     for (const std::string& text : texts) {
       EXPECT_THAT(text, HasSubstr("rank 0 differs from the others: it is in " + root +
-                                  ", but rank 1 in another collective call"));
+                                  ", but rank 1 is in another collective call"));
     }
   }
 }

@@ -23,7 +23,7 @@ std::optional<int> number(const Get& get, const char* name) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
     throw InvalidArgument(
-        fmt::format("the environment variable {} is '{}', which is no rank or number of ranks", name, text));
+        fmt::format("the environment variable {} is '{}', which is not a valid rank or number of ranks", name, text));
   }
   return value;
 }
@@ -58,8 +58,9 @@ std::string half_set(const Get& get, const Names& names) {
   const bool has_rank = has(get, names.rank), has_size = has(get, names.size);
   if (has_rank && has_size) return {};
   const auto refuse = [&](const char* there, const char* missing) {
-    return fmt::format("the environment names half a job: {} is {}, but {} is not set; set both, or unset {}", there,
-                       get(there), missing, there);
+    return fmt::format(
+        "the environment describes an incomplete job: {} is {}, but {} is not set; set both, or unset {}", there,
+        get(there), missing, there);
   };
   if (has_rank) return refuse(names.rank, names.size);
   if (has_size) return *number(get, names.size) > 1 ? refuse(names.size, names.rank) : std::string();
@@ -125,7 +126,7 @@ std::optional<Environment> read_slurm(const Get& get) {
     const auto local = slurm_tasks_on(get(tasks), number(get, "SLURM_NODEID").value_or(0));
     if (!local)
       throw InvalidArgument(
-          fmt::format("the environment variable {} is '{}', which says nothing on this node", tasks, get(tasks)));
+          fmt::format("the environment variable {} is '{}', which has no entry for this node", tasks, get(tasks)));
     job->local_size = *local;
     job->local_size_said_by = tasks;
     check_within(job->local_rank, "SLURM_LOCALID", *local, tasks);

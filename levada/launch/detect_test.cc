@@ -41,10 +41,12 @@ TEST(Detect, FindsNoJobInAnEmptyEnvironment) {
 }
 
 TEST(Detect, RejectsAnIncompleteSetNamingTheMissingVariable) {
-  EXPECT_EQ(refusal_of({{"RANK", "0"}}),
-            "the environment names half a job: RANK is 0, but WORLD_SIZE is not set; set both, or unset RANK");
+  EXPECT_EQ(
+      refusal_of({{"RANK", "0"}}),
+      "the environment describes an incomplete job: RANK is 0, but WORLD_SIZE is not set; set both, or unset RANK");
   EXPECT_EQ(refusal_of({{"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}}),
-            "the environment names half a job: WORLD_SIZE is 4, but RANK is not set; set both, or unset WORLD_SIZE");
+            "the environment describes an incomplete job: WORLD_SIZE is 4, but RANK is not set; set both, or unset "
+            "WORLD_SIZE");
   const std::vector<std::pair<Variables, const char*>> halves = {
       {{{"RANK", ""}, {"WORLD_SIZE", "4"}}, "RANK is not set"},
       {{{"LOCAL_RANK", "1"}}, "RANK is not set"},
@@ -73,7 +75,7 @@ TEST(Detect, AcceptsAnIncompleteSetThatAgreesWithTheLauncher) {
     with[name] = value;
     EXPECT_EQ(detect_in(with)->size, 2);
     with[name] = "3";
-    EXPECT_THAT(refusal_of(with), testing::HasSubstr("half a job"));
+    EXPECT_THAT(refusal_of(with), testing::HasSubstr("incomplete job"));
   }
 }
 

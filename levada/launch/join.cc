@@ -38,10 +38,10 @@ std::optional<ino_t> socket_at(int fd) {
 UniqueFd take_socket(int fd, ino_t socket) {
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0 || socket_at(fd) != std::optional<ino_t>(socket)) {
-    throw InvalidArgument(fmt::format(
-        "{} names descriptor {}, which this process does not have to take; a process joins its job once, and "
-        "its children are not ranks",
-        links_variable, fd));
+    throw InvalidArgument(
+        fmt::format("{} names descriptor {}, which is not available to this process; a process joins its job once, and "
+                    "its children are not ranks",
+                    links_variable, fd));
   }
   ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
   return UniqueFd(fd);

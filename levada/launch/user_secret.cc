@@ -24,8 +24,9 @@ constexpr const char* file_name = "secret";
 constexpr const char* secret_remedy = "or set LEVADA_SECRET to the same text, which only this job knows, on all ranks";
 
 [[noreturn]] void fail(const std::string& path, const char* call) {
-  throw EngineError(fmt::format("ranks of this user know each other by {}, which fails ({}: {}); repair it, {}", path,
-                                call, std::strerror(errno), secret_remedy));
+  throw EngineError(
+      fmt::format("cannot use {}, by which ranks of this user recognize each other ({}: {}); repair it, {}", path, call,
+                  std::strerror(errno), secret_remedy));
 }
 
 /// Throws EngineError unless only this user can have written or read in it.
@@ -121,8 +122,8 @@ Secret user_secret(const std::string& folder, const std::string& home,
   }
   if (::geteuid() == overflow_uid()) {
     throw InvalidArgument(fmt::format(
-        "this process has the user id {}, as which the system shows every user of another user namespace, so "
-        "it cannot know which processes are its own user's; run it as another user, initialize "
+        "this process has the user id {}, which the system reports for every user of another user namespace, "
+        "so it cannot tell which processes are its own user's; run it as another user, initialize "
         "torch.distributed first, {}",
         ::geteuid(), secret_remedy));
   }

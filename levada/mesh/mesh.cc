@@ -43,14 +43,14 @@ Axis parse_axis(std::string_view part, std::string_view whole) {
   const auto equals = part.find('=');
   if (equals == std::string_view::npos) {
     throw InvalidArgument(
-        printable(fmt::format("mesh '{:.80}': '{:.40}' is no axis; write name=size, such as dp=2", whole, part)));
+        printable(fmt::format("mesh '{:.80}': '{:.40}' is not an axis; write name=size, such as dp=2", whole, part)));
   }
   const std::string_view digits = part.substr(equals + 1);
   Axis axis{std::string(part.substr(0, equals)), 0};
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), axis.size);
   if (error != std::errc() || end != digits.data() + digits.size()) {
     throw InvalidArgument(printable(fmt::format(
-        "mesh '{:.80}': the size of '{:.40}' is no whole number below 2^31; write it as in dp=2", whole, part)));
+        "mesh '{:.80}': the size of '{:.40}' is not a whole number below 2^31; write it as in dp=2", whole, part)));
   }
   return axis;
 }
@@ -61,7 +61,7 @@ Mesh::Names data_axes_of(const std::vector<Axis>& axes, const std::optional<Mesh
     for (auto name = given->begin(); name != given->end(); ++name) {
       if (find_axis(axes, *name) == nullptr) {
         throw InvalidArgument(
-            printable(fmt::format("data axis '{:.40}' is no axis of the mesh; name one of its axes", *name)));
+            printable(fmt::format("data axis '{:.40}' is not an axis of the mesh; name one of its axes", *name)));
       }
       if (std::find(given->begin(), name, *name) != name) {
         throw InvalidArgument(fmt::format("data axis {} is given twice; name each axis once", *name));
@@ -105,7 +105,7 @@ Mesh::Mesh(std::vector<Axis> axes, const std::optional<Names>& data_axes) : axes
     }
     const auto same_name = [&](const Axis& other) { return other.name == axis->name; };
     if (std::any_of(axes_.begin(), axis, same_name)) {
-      throw InvalidArgument(fmt::format("axis {} stands twice in the mesh; name each axis once", axis->name));
+      throw InvalidArgument(fmt::format("axis {} appears twice in the mesh; name each axis once", axis->name));
     }
   }
   size_ = product_of_sizes(axes_);
@@ -135,12 +135,12 @@ Mesh Mesh::ordered(std::vector<Axis> axes, std::string_view order, const std::op
     const auto dash = rest.find('-');
     const auto name = rest.substr(0, dash);
     if (!is_name(name)) {
-      throw InvalidArgument(
-          fmt::format("order '{:.80}': '{:.40}' is no axis; name the axes from the fastest on, as in {}", order, name,
-                      default_order));
+      throw InvalidArgument(fmt::format(
+          "order '{:.80}': '{:.40}' is not an axis; name the axes from the fastest to the slowest, as in {}", order,
+          name, default_order));
     }
     if (contains(names, name)) {
-      throw InvalidArgument(fmt::format("order '{:.80}' has {} twice; name each axis once", order, name));
+      throw InvalidArgument(fmt::format("order '{:.80}' names {} twice; name each axis once", order, name));
     }
     names.push_back(name);
     if (dash == std::string_view::npos) break;
@@ -154,8 +154,7 @@ Mesh Mesh::ordered(std::vector<Axis> axes, std::string_view order, const std::op
     const auto place =
         std::find(names.begin(), names.end(), named || !is_data(axis) ? std::string_view(axis.name) : "dp");
     if (place != names.end()) return place;
-    throw InvalidArgument(fmt::format("order '{:.80}' does not say where axis {} belongs; give an order that names it",
-                                      order, axis.name));
+    throw InvalidArgument(fmt::format("order '{:.80}' does not place axis {}; add it to the order", order, axis.name));
   };
   std::stable_sort(axes.begin(), axes.end(), [&](const Axis& a, const Axis& b) { return place_of(a) > place_of(b); });
   if (axes.size() == 1) static_cast<void>(place_of(axes.front()));

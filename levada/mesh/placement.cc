@@ -46,13 +46,14 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
 }
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {
-  throw InvalidArgument(fmt::format(
-      "'{:.80}' is no placement: {}; write shard(axis,dim), replicate(axis), zigzag(axis,dim) or stages(axis,name,...)",
-      text, why));
+  throw InvalidArgument(
+      fmt::format("'{:.80}' is not a placement: {}; write shard(axis,dim), replicate(axis), zigzag(axis,dim) or "
+                  "stages(axis,name,...)",
+                  text, why));
 }
 
 std::string parse_name(std::string_view name, std::string_view whole) {
-  if (!is_name(name)) refuse(whole, fmt::format("'{:.40}' is no name", name));
+  if (!is_name(name)) refuse(whole, fmt::format("'{:.40}' is not a name", name));
   return std::string(name);
 }
 
@@ -62,7 +63,7 @@ int parse_dim(std::span<const std::string_view> arguments, std::string_view whol
   const auto digits = arguments[1];
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), dim);
   if (error != std::errc() || end != digits.data() + digits.size() || dim < 0) {
-    refuse(whole, fmt::format("'{:.40}' is no dimension, which are counted from 0", digits));
+    refuse(whole, fmt::format("'{:.40}' is not a dimension; dimensions count from 0", digits));
   }
   return dim;
 }
@@ -83,7 +84,7 @@ Placement parse_placement(std::string_view text) {
   if (kind == "shard") return Shard{axis, parse_dim(arguments, text)};
   if (kind == "zigzag") return Zigzag{axis, parse_dim(arguments, text)};
   if (kind == "replicate") {
-    if (arguments.size() != 1) refuse(text, "it takes an axis alone");
+    if (arguments.size() != 1) refuse(text, "it takes only an axis");
     return Replicate{axis};
   }
   if (kind == "stages") {
@@ -91,7 +92,7 @@ Placement parse_placement(std::string_view text) {
     for (const auto name : std::span(arguments).subspan(1)) stages.names.push_back(parse_name(name, text));
     return stages;
   }
-  refuse(text, fmt::format("there is no kind '{:.40}'", kind));
+  refuse(text, fmt::format("unknown kind '{:.40}'", kind));
 }
 
 std::string_view axis_of(const Placement& placement) {

@@ -47,16 +47,16 @@ TEST(Placement, ReportsTheFaultInItsText) {
   EXPECT_THAT(refused_placement(""), HasSubstr("no arguments"));
   EXPECT_THAT(refused_placement("shard"), HasSubstr("no arguments"));
   EXPECT_THAT(refused_placement("shard(dp,0"), HasSubstr("no arguments"));
-  EXPECT_THAT(refused_placement(")("), HasSubstr("is no placement"));
+  EXPECT_THAT(refused_placement(")("), HasSubstr("is not a placement"));
   EXPECT_THAT(refused_placement("shard(dp)"), HasSubstr("takes an axis and a dimension"));
   EXPECT_THAT(refused_placement("shard(dp,0,1)"), HasSubstr("takes an axis and a dimension"));
-  EXPECT_THAT(refused_placement("shard(dp,-1)"), HasSubstr("'-1' is no dimension"));
-  EXPECT_THAT(refused_placement("zigzag(cp,x)"), HasSubstr("'x' is no dimension"));
-  EXPECT_THAT(refused_placement("shard(dp,99999999999)"), HasSubstr("is no dimension"));
-  EXPECT_THAT(refused_placement("replicate(tp,1)"), HasSubstr("takes an axis alone"));
-  EXPECT_THAT(refused_placement("replicate()"), HasSubstr("'' is no name"));
-  EXPECT_THAT(refused_placement("stages(pp,)"), HasSubstr("'' is no name"));
-  EXPECT_THAT(refused_placement("scatter(dp,0)"), HasSubstr("no kind 'scatter'"));
+  EXPECT_THAT(refused_placement("shard(dp,-1)"), HasSubstr("'-1' is not a dimension"));
+  EXPECT_THAT(refused_placement("zigzag(cp,x)"), HasSubstr("'x' is not a dimension"));
+  EXPECT_THAT(refused_placement("shard(dp,99999999999)"), HasSubstr("is not a dimension"));
+  EXPECT_THAT(refused_placement("replicate(tp,1)"), HasSubstr("takes only an axis"));
+  EXPECT_THAT(refused_placement("replicate()"), HasSubstr("'' is not a name"));
+  EXPECT_THAT(refused_placement("stages(pp,)"), HasSubstr("'' is not a name"));
+  EXPECT_THAT(refused_placement("scatter(dp,0)"), HasSubstr("unknown kind 'scatter'"));
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ TEST(LayoutJson, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(refusal_of_json(R"j({"fields": {"t": ["shard(dp,0)", 1]}})j"),
               HasSubstr("fields[\"t\"][1]: a string belongs here, not number"));
   EXPECT_THAT(refusal_of_json(R"j({"fields": {"t": ["shard(dp)"]}})j"),
-              HasSubstr("fields[\"t\"][0]: 'shard(dp)' is no placement"));
+              HasSubstr("fields[\"t\"][0]: 'shard(dp)' is not a placement"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "name": 1})"), HasSubstr("name: a string belongs here"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": ["t"]})"), HasSubstr("\"t\" is not among the fields"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": [null]})"), HasSubstr("optional[0]: a string belongs"));
@@ -167,8 +167,8 @@ TEST(LayoutJson, SaysWhatIsWrongAndWhere) {
 }
 
 TEST(LayoutJson, RefusesAKeyThatStandsTwice) {
-  EXPECT_THAT(refusal_of_json(R"({"fields": {"t": [], "t": []}})"), HasSubstr("key \"t\" stands twice"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "fields": {}})"), HasSubstr("key \"fields\" stands twice"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {"t": [], "t": []}})"), HasSubstr("key \"t\" appears twice"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "fields": {}})"), HasSubstr("key \"fields\" appears twice"));
   EXPECT_EQ(refusal_of_json(R"({"fields": {"name": []}, "name": "n"})"), "nothing was refused");
 }
 

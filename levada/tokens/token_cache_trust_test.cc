@@ -49,7 +49,7 @@ TEST_F(TokenCacheTrust, RefusesAFolderInWhichOthersCanReplaceEntries) {
   ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
   EXPECT_EQ(fault_of([&] { open(); }),
             "SourceError: the token cache " + folder +
-                " can be written to by other users (mode 0777), who can replace what is in it: run chmod go-w on it, "
+                " can be written to by other users (mode 0777), who can replace its files: run chmod go-w on it, "
                 "chmod g+s,o-w to share it with its group, or name another folder (--cache-dir, cache_dir=)");
   ASSERT_EQ(::chmod(folder.c_str(), 01777), 0);
   EXPECT_EQ(tokenize_alone(b_).bytes_read, 0);

@@ -251,7 +251,7 @@ TEST(SchemaDecode, RefusesAliasesOfWhatIsNoEarlierTensor) {
 TEST(SchemaDecode, RefusesACountThatCannotFollow) {
   auto bytes = schema_bytes();
   put_container(bytes, ContainerKind::list, 0xffffffff);
-  expect_corrupt(bytes, "a count of 4294967295 that cannot follow");
+  expect_corrupt(bytes, "a count of 4294967295 exceeds the remaining bytes");
 }
 
 TEST(SchemaDecode, RefusesKeysThatCannotBe) {

@@ -54,7 +54,7 @@ def test_a_mesh_knows_its_data_axes() -> None:
     assert mesh.data_axes == ["dp_replicate", "dp_shard"] and mesh.data_size == 6 and mesh.data_coordinate(9) == 3
     mesh = levada.Mesh(replica=2, tp=2, data_axes=["replica"])
     assert mesh.data_axes == ["replica"] and mesh == eval(repr(mesh), {"Mesh": levada.Mesh})
-    with pytest.raises(levada.InvalidArgument, match="no axis of the mesh"):
+    with pytest.raises(levada.InvalidArgument, match="not an axis of the mesh"):
         levada.Mesh(dp=2, data_axes=["x"])
     with pytest.raises(levada.InvalidArgument, match="no rank 12"):
         levada.Mesh(dp=2, tp=6).data_coordinate(12)

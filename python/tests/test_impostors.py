@@ -90,7 +90,7 @@ def test_ranks_in_containers_without_a_secret_do_not_meet(tmp_path: pathlib.Path
 
 def test_a_user_that_is_not_mapped_is_told_that_its_id_proves_nothing(tmp_path: pathlib.Path) -> None:
     (said,) = end([start(containers.as_unmapped_user("-c", RANK, "30"), place(0, 2, str(tmp_path)))])
-    assert "errors.InvalidArgument: this process has the user id 65534, as which the system shows every user" in said, said
+    assert "errors.InvalidArgument: this process has the user id 65534, which the system reports for every" in said, said
     assert "LEVADA_SECRET" in said
 
 

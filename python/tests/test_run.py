@@ -246,7 +246,7 @@ def test_torchruns_variables_around_it_are_not_passed_on(tmp_path: pathlib.Path,
     ("change", "sentence"),
     [
         ("os.environ['RANK'] = '1'", "the environment contradicts itself: LEVADA_RANK and LEVADA_WORLD_SIZE are 0 and 2"),
-        ("del os.environ['LEVADA_RANK']", "the environment names half a job: LEVADA_WORLD_SIZE is 2"),
+        ("del os.environ['LEVADA_RANK']", "the environment describes an incomplete job: LEVADA_WORLD_SIZE is 2"),
     ],
 )
 def test_variables_that_contradict_each_other_are_refused(

@@ -235,7 +235,7 @@ class InprocEndpoint final : public Endpoint {
 }  // namespace
 
 std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options) {
-  if (size < 1) throw InvalidArgument(fmt::format("a group of {} ranks: give at least 1", size));
+  if (size < 1) throw InvalidArgument(fmt::format("a group must have at least 1 rank, got {}", size));
   std::vector<std::shared_ptr<EventCount>> changed;
   for (int rank = 0; rank < size; ++rank) changed.push_back(std::make_shared<EventCount>());
   const auto network = std::make_shared<Network>(size, changed.data());
@@ -249,7 +249,7 @@ std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options
 
 void lose(Engine& engine) {
   auto* const endpoint = dynamic_cast<InprocEndpoint*>(endpoint_of(engine));
-  if (endpoint == nullptr) throw InvalidArgument("only a rank of an inproc group can be lost by request");
+  if (endpoint == nullptr) throw InvalidArgument("only ranks of an inproc group can be lost on request");
   endpoint->lose();
 }
 

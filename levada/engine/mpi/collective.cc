@@ -31,7 +31,7 @@ void throw_late(MPI_Comm comm, Duration timeout) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   throw Timeout(
-      fmt::format("rank {} on host {} has waited {} for all {} ranks to join by MPI: see whether each of them calls "
+      fmt::format("rank {} on host {} has waited {} for all {} ranks to join by MPI: check whether each of them calls "
                   "levada::mpi::join() or Communicator(), whether a firewall lies between their hosts, and whether MPI "
                   "uses a network that all of them are in (Open MPI: --mca btl_tcp_if_include; MPICH: -iface)",
                   rank, host.data(), format_duration(timeout), size));

@@ -96,7 +96,7 @@ class Attempt {
     is_open_ = has_connected_ = true;
     has_called_ = false;
     proof_.emplace(LinkSide::caller, key);
-    failure_ = "connected, but nothing there proves to be a rank of this job";
+    failure_ = "connected, but the listener did not prove that it is a rank of this job";
   }
   void call(std::int32_t rank, std::int32_t listener) {
     if (proof_->greet(received_) != LinkProof::Peer::rank) return fail_as_stranger();
@@ -118,7 +118,7 @@ class Attempt {
   }
   void fail_as_stranger() {
     fail(0, false);
-    failure_ = "what listens there is no rank of this job";
+    failure_ = "the listener is not a rank of this job";
   }
 
   Address address_;
@@ -146,11 +146,11 @@ struct Call {
 
 [[noreturn]] void throw_unreachable(int rank, const Call& call) {
   if (call.attempts.empty()) {
-    throw EngineError(fmt::format(
-        "rank {} on host {} cannot connect to rank {}: the host of that rank has no network address that this "
-        "host lacks; connect the hosts by a network, or set LEVADA_SILENCE=0 on rank 0 to do without these "
-        "connections",
-        rank, host_name(), call.listener));
+    throw EngineError(
+        fmt::format("rank {} on host {} cannot connect to rank {}: that rank's host has no network address that this "
+                    "host lacks; connect the hosts by a network, or set LEVADA_SILENCE=0 on rank 0 to do without these "
+                    "connections",
+                    rank, host_name(), call.listener));
   }
   std::vector<std::string> attempts;
   for (const Attempt& each : call.attempts) attempts.push_back(each.description());
@@ -161,13 +161,11 @@ struct Call {
     remedy = "raise the number of open files, as by `ulimit -n 65536`, before the job starts";
   } else if (any([](const Attempt& each) { return each.has_connected(); })) {
     remedy =
-        "see whether that rank runs and may open more files (`ulimit -n`), or whether the address belongs to another "
-        "host";
+        "check that the rank is running and may open more files (`ulimit -n`), and that the address does not belong "
+        "to another host";
   }
-  throw EngineError(
-      fmt::format("rank {} on host {} cannot connect to rank {} at port {} of {}, by which it would see "
-                  "whether that host answers; {}",
-                  rank, host_name(), call.listener, call.port, fmt::join(attempts, ", "), remedy));
+  throw EngineError(fmt::format("rank {} on host {} cannot connect to rank {} at port {} of {} to watch its host; {}",
+                                rank, host_name(), call.listener, call.port, fmt::join(attempts, ", "), remedy));
 }
 
 }  // namespace

@@ -91,24 +91,24 @@ TEST(MpiHostLinks, NameTheUnreachableAddressAndTheRemedy) {
   UniqueFd other = listen_at_any_port();
   const Place closed = place_of(other.get());
   other = {};
-  EXPECT_EQ(
-      failure_of({{7, closed}}, soon()),
-      "rank 0 on host " + host_name() + " cannot connect to rank 7 at port " + std::to_string(closed.port) +
-          " of 127.0.0.1 (Connection refused), by which it would see whether that host answers; open the firewall "
-          "between them for TCP, or set LEVADA_SILENCE=0 on rank 0 to do without these connections");
+  EXPECT_EQ(failure_of({{7, closed}}, soon()),
+            "rank 0 on host " + host_name() + " cannot connect to rank 7 at port " + std::to_string(closed.port) +
+                " of 127.0.0.1 (Connection refused) to watch its host; open the firewall "
+                "between them for TCP, or set LEVADA_SILENCE=0 on rank 0 to do without these connections");
 }
 
 TEST(MpiHostLinks, DoNotBlameAFirewallIfTheListenerIsSilent) {
   const UniqueFd other = listen_at_any_port();
   const std::string failure = failure_of({{1, place_of(other.get())}}, soon(milliseconds(300)));
-  EXPECT_NE(failure.find("connected, but nothing there proves to be a rank of this job"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("connected, but the listener did not prove that it is a rank of this job"), std::string::npos)
+      << failure;
   EXPECT_EQ(failure.find("firewall"), std::string::npos) << failure;
 }
 
 TEST(MpiHostLinks, ImmediatelyRejectAListenerThatDoesNotKnowTheSecret) {
   const Acceptor other(random_secret(), 1);
   const std::string failure = failure_of({{1, at_loopback(other.place())}}, soon());
-  EXPECT_NE(failure.find("what listens there is no rank of this job"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("the listener is not a rank of this job"), std::string::npos) << failure;
 }
 
 TEST(MpiHostLinks, RejectTheListenerOfAnotherRank) {

@@ -72,14 +72,14 @@ void check_options(const std::vector<Hello>& hellos) {
                                         each.engine_name(), rank));
     }
     if (each.engine_name() != hellos[0].engine_name()) {
-      throw InvalidArgument(fmt::format("engine is {} on rank 0 and {} on rank {}; give all ranks the same",
+      throw InvalidArgument(fmt::format("engine is {} on rank 0 and {} on rank {}; pass the same value on all ranks",
                                         hellos[0].engine_name(), each.engine_name(), rank));
     }
     if (each.degree < 1) {
       throw InvalidArgument(fmt::format("degree must be at least 1, got {} on rank {}", each.degree, rank));
     }
     if (each.degree != hellos[0].degree) {
-      throw InvalidArgument(fmt::format("degree is {} on rank 0 and {} on rank {}; give all ranks the same",
+      throw InvalidArgument(fmt::format("degree is {} on rank 0 and {} on rank {}; pass the same value on all ranks",
                                         hellos[0].degree, each.degree, rank));
     }
     if (each.max_piece_bytes < 1 || each.max_piece_bytes > std::numeric_limits<int>::max()) {
@@ -87,8 +87,9 @@ void check_options(const std::vector<Hello>& hellos) {
                                         std::numeric_limits<int>::max(), each.max_piece_bytes, rank));
     }
     if (each.max_piece_bytes != hellos[0].max_piece_bytes) {
-      throw InvalidArgument(fmt::format("max_piece_bytes is {} on rank 0 and {} on rank {}; give all ranks the same",
-                                        hellos[0].max_piece_bytes, each.max_piece_bytes, rank));
+      throw InvalidArgument(
+          fmt::format("max_piece_bytes is {} on rank 0 and {} on rank {}; pass the same value on all ranks",
+                      hellos[0].max_piece_bytes, each.max_piece_bytes, rank));
     }
   }
 }
@@ -96,11 +97,11 @@ void check_options(const std::vector<Hello>& hellos) {
 void check_threads(const std::vector<Hello>& hellos, std::string_view engine) {
   for (std::size_t rank = 0; rank < hellos.size(); ++rank) {
     if (hellos[rank].thread_level >= MPI_THREAD_MULTIPLE) continue;
-    throw Unsupported(fmt::format(
-        "MPI provides {} on rank {}, but the engine {} needs MPI_THREAD_MULTIPLE, since a thread of its own "
-        "calls MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), with "
-        "an MPI library that was built with threads",
-        name_of_level(hellos[rank].thread_level), rank, engine));
+    throw Unsupported(
+        fmt::format("MPI provides {} on rank {}, but the engine {} needs MPI_THREAD_MULTIPLE, because its own thread "
+                    "calls MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), with "
+                    "an MPI library that was built with threads",
+                    name_of_level(hellos[rank].thread_level), rank, engine));
   }
 }
 
@@ -158,10 +159,10 @@ void check_initialized() {
   if (is_initialized == 0) {
     throw InvalidArgument(
         "MPI is not initialized; call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) before "
-        "levada::mpi::Communicator is made");
+        "constructing levada::mpi::Communicator");
   }
   if (is_finalized == 0) return;
-  throw InvalidArgument("MPI is finalized; make and destroy levada::mpi::Communicator before MPI_Finalize()");
+  throw InvalidArgument("MPI is finalized; construct and destroy levada::mpi::Communicator before MPI_Finalize()");
 }
 
 /// Throws if each rank is a world of one although a launcher has started several, because the launcher belongs to
@@ -274,7 +275,7 @@ bool Communicator::end(bool has_failed) {
     if (!transport->has_left()) {
       std::fprintf(stderr,
                    "levada: rank %d destroys its levada::mpi::Communicator or Job while an engine over it is in use; "
-                   "destroy the engine, its channels and leases before\n",
+                   "destroy the engine, its channels and leases first\n",
                    rank_);
       MPI_Abort(duplicate_.comm, EXIT_FAILURE);
     }

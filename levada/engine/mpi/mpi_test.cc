@@ -213,13 +213,13 @@ TEST(MpiEngines, AreRejectedOnAllRanksIfOptionsDiffer) {
   };
   const std::string rank = std::to_string(last);
   EXPECT_EQ(refusal({.max_piece_bytes = 2'000}),
-            "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + rank + "; give all ranks the same");
+            "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + rank + "; pass the same value on all ranks");
   EXPECT_EQ(refusal({.max_piece_bytes = 0}), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + rank);
   EXPECT_EQ(refusal({.degree = 4, .max_piece_bytes = 1'000}),
-            "degree is 16 on rank 0 and 4 on rank " + rank + "; give all ranks the same");
+            "degree is 16 on rank 0 and 4 on rank " + rank + "; pass the same value on all ranks");
   EXPECT_EQ(refusal({.degree = 0, .max_piece_bytes = 1'000}), "degree must be at least 1, got 0 on rank " + rank);
   EXPECT_EQ(refusal({.engine = "shm", .max_piece_bytes = 1'000}),
-            "engine is auto on rank 0 and shm on rank " + rank + "; give all ranks the same");
+            "engine is auto on rank 0 and shm on rank " + rank + "; pass the same value on all ranks");
   EXPECT_EQ(refusal({.engine = "shared memory of the host or not", .max_piece_bytes = 1'000}),
             "engine must be one of auto, shm, mpi, shm+mpi, got 'shared memory of the ho' on rank " + rank);
 }

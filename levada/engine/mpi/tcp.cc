@@ -85,7 +85,7 @@ UniqueFd listen_at_any_port() {
   for (const int family : {AF_INET6, AF_INET}) {
     if (UniqueFd listener = try_to_listen(family)) return listener;
   }
-  throw EngineError(fmt::format("this host gives no TCP port to listen at: {}", std::strerror(errno)));
+  throw EngineError(fmt::format("cannot listen on a TCP port of this host: {}", std::strerror(errno)));
 }
 
 std::uint16_t port_of(int listener) {

@@ -57,7 +57,7 @@ MpiTransport::MpiTransport(const Settings& settings, int rank, std::vector<int> 
 MpiTransport::~MpiTransport() {
   if (thread_.joinable()) thread_.join();
   // MPI may read and write the memory of lost peers' frames as long as the process lives.
-  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory for that the process had better end
+  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): if the allocation fails, the process should end
   if (!operations_.empty()) new std::pair(std::move(operations_), std::move(peers_));
 }
 
@@ -347,7 +347,7 @@ std::string MpiTransport::describe_wait(p2p::Receiver& receiver, Duration waited
   for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
     if (!receiver.is_closed(each)) awaited.push_back(each);
   }
-  return fmt::format("rank {} has ended, and has waited {} for rank {} to take its last messages", rank_,
+  return fmt::format("rank {} has ended, and has waited {} for rank {} to receive its last messages", rank_,
                      format_duration(waited), fmt::join(awaited, ", "));
 }
 

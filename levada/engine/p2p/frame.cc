@@ -36,23 +36,23 @@ void check(const Entry& entry, int size) {
   switch (entry.kind) {
     case Kind::message:
       expect(entry.count != 0 && entry.count <= std::numeric_limits<std::int64_t>::max(), "a message without a length");
-      expect(tail == 0 || entry.count == tail, "a message of another length");
+      expect(tail == 0 || entry.count == tail, "a message of a wrong length");
       return;
     case Kind::notice: {
       constexpr int opened = static_cast<int>(Notice::Kind::opened),
                     departed = static_cast<int>(Notice::Kind::departed);
       expect(entry.rank >= opened && entry.rank <= departed, "an unknown notice");
-      expect(tail == (entry.rank == opened ? sizeof(OpenedTail) : 0), "a notice of another length");
+      expect(tail == (entry.rank == opened ? sizeof(OpenedTail) : 0), "a notice of a wrong length");
       return;
     }
     case Kind::aborted:
       expect(entry.count <= 0xff && is_abort({.kind = static_cast<ErrorKind>(entry.count)}),
-             "an abort of another kind");
-      return expect(tail <= max_detail_bytes && entry.rank >= 0 && entry.rank < size, "an abort by no rank");
+             "an abort of an invalid kind");
+      return expect(tail <= max_detail_bytes && entry.rank >= 0 && entry.rank < size, "an abort by an invalid rank");
     case Kind::lost:
-      return expect(tail <= max_detail_bytes && entry.rank >= 0 && entry.rank < size, "the loss of no rank");
-    case Kind::ask_status: return expect(tail == 0, "bytes where none belong");
-    case Kind::status: return expect(tail == sizeof(Status), "a status of another length");
+      return expect(tail <= max_detail_bytes && entry.rank >= 0 && entry.rank < size, "the loss of an invalid rank");
+    case Kind::ask_status: return expect(tail == 0, "a status request with bytes");
+    case Kind::status: return expect(tail == sizeof(Status), "a status of a wrong length");
   }
   expect(false, "an unknown kind");
 }
@@ -68,10 +68,10 @@ std::pair<Entry, std::size_t> decode_one(ByteView bytes, bool is_last, int size)
   entry.rank = reader.get<std::int32_t>();
   entry.key = reader.get<std::uint64_t>();
   entry.count = reader.get<std::uint64_t>();
-  expect(tail <= reader.remaining(), "it is longer than what came");
+  expect(tail <= reader.remaining(), "an entry exceeds the received bytes");
   entry.tail = bytes.subspan(entry_bytes, tail);
   check(entry, size);
-  expect(is_last || !has_body(entry), "another entry follows where its body belongs");
+  expect(is_last || !has_body(entry), "another entry follows in place of its body");
   return {entry, entry_bytes + tail};
 }
 
@@ -139,7 +139,7 @@ std::vector<Entry> decode(ByteView bytes, int size) {
   std::vector<Entry> entries;
   for (bool is_last = false; !is_last;) {
     const auto marked = ByteReader(bytes).get<std::uint32_t>();
-    expect((marked | more) == (mark | more), "it does not begin as one");
+    expect((marked | more) == (mark | more), "it has no valid mark");
     is_last = marked == mark;
     const auto [entry, length] = decode_one(bytes, is_last, size);
     entries.push_back(entry);

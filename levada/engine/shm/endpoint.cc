@@ -188,7 +188,7 @@ void ShmEndpoint::drain_ring(int from) {
   Ring ring = control_.ring(from, rank());
   std::uint64_t& drained = num_drained_[static_cast<std::size_t>(from)];
   const auto waiting = ring.waiting(drained);
-  if (!waiting) return mark_corrupt(from, "its ring counts more descriptors than the ring has");
+  if (!waiting) return mark_corrupt(from, "its ring counts more descriptors than it can hold");
   if (*waiting == 0) return;
   const std::uint64_t end = drained + *waiting;
   try {
@@ -428,10 +428,10 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
 void ShmEndpoint::check_forwarded(ByteView bytes) const {
   const auto slot = pool_->slot_at(bytes.data());
   if (!slot) {
-    throw Unsupported("the shm engine forwards only what lies in this rank's own blocks; copy the message into one");
+    throw Unsupported("the shm engine publishes only bytes in this rank's own blocks; copy the message into a block");
   }
   if (*slot < publications_.size() && publications_[*slot].channel) {
-    throw Unsupported("the shm engine sends a block on one channel at a time; copy the message into another one");
+    throw Unsupported("the shm engine sends a block on one channel at a time; copy the message into another block");
   }
 }
 

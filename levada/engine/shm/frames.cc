@@ -71,7 +71,7 @@ void expect_frame_socket(const UniqueFd& socket) {
   const bool fits = ::getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX &&
                     ::getsockopt(socket.get(), SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
   if (!fits)
-    throw InvalidArgument("a link between ranks is no Unix SOCK_SEQPACKET socket; make links with make_links()");
+    throw InvalidArgument("a link between ranks is not a Unix SOCK_SEQPACKET socket; create links with make_links()");
 }
 
 bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds, Deadline deadline,
@@ -86,11 +86,9 @@ bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return false;
     // The kernel limits the number of descriptors in transit. Other ranks receive theirs in the meantime.
     const bool later = errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS || errno == ENOBUFS;
-    if (!later)
-      throw EngineError(fmt::format("cannot send to a rank that starts ({})", system_error("sendmsg", errno)));
+    if (!later) throw EngineError(fmt::format("cannot send to a starting rank ({})", system_error("sendmsg", errno)));
     if (deadline.expired()) {
-      throw Timeout(
-          fmt::format("a rank that starts does not read what it is sent ({})", system_error("sendmsg", errno)));
+      throw Timeout(fmt::format("a starting rank does not read its link ({})", system_error("sendmsg", errno)));
     }
     throw_if_stopped(stop);
     std::this_thread::sleep_for(retry_pause);
@@ -115,13 +113,13 @@ std::optional<Frame> receive_frame(const UniqueFd& socket) {
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size == 0) return std::nullopt;
   if (size < 0)
-    throw EngineError(fmt::format("cannot receive from a rank that starts ({})", system_error("recvmsg", errno)));
+    throw EngineError(fmt::format("cannot receive from a starting rank ({})", system_error("recvmsg", errno)));
   frame.fds = detach_fds(message);
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     throw EngineError("a rank's shared memory could not be received; raise the number of open files (ulimit -n)");
   }
   if ((message.msg_flags & MSG_TRUNC) != 0) {
-    throw CorruptMessage(max_bytes, "a rank that starts sent more than a start needs");
+    throw CorruptMessage(max_bytes, "a starting rank sent an oversized frame");
   }
   frame.bytes.resize(static_cast<std::size_t>(size));
   return frame;
@@ -142,7 +140,7 @@ std::vector<std::size_t> wait_readable(std::span<const int> sockets, Deadline de
     const int ms = static_cast<int>(std::min(left, longest).count());
     const int ready = ::poll(polled.data(), polled.size(), ms);
     if (ready < 0 && errno != EINTR) {
-      throw EngineError(fmt::format("cannot wait for ranks that start ({})", system_error("poll", errno)));
+      throw EngineError(fmt::format("cannot wait for starting ranks ({})", system_error("poll", errno)));
     }
     if (ready > 0 || deadline.expired()) break;
   }

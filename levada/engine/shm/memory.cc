@@ -32,8 +32,8 @@ Mapping::Mapping(const UniqueFd& file, std::size_t bytes, Access access) {
   void* at = ::mmap(nullptr, bytes, protection, sharing | MAP_NORESERVE, file.get(), 0);
   if (at == MAP_FAILED) {
     throw EngineError(
-        fmt::format("cannot map {} of shared memory ({}); allow more address space (ulimit -v) or give "
-                    "the shm engine a smaller memory_bytes",
+        fmt::format("cannot map {} of shared memory ({}); allow more address space (ulimit -v), or "
+                    "reduce the shm engine's memory_bytes",
                     bytes, system_error("mmap", errno)));
   }
   ::madvise(at, bytes, MADV_DONTDUMP);
@@ -54,7 +54,7 @@ UniqueFd make_memory_file(const char* label, std::size_t bytes) {
   UniqueFd file(create_memory_file(label));
   if (!file) {
     throw EngineError(
-        fmt::format("cannot make shared memory ({}); the shm engine needs Linux memfd_create and a free "
+        fmt::format("cannot create shared memory ({}); the shm engine needs Linux memfd_create and a free "
                     "file descriptor (ulimit -n)",
                     system_error("memfd_create", errno)));
   }
@@ -72,7 +72,7 @@ UniqueFd reopen_read_only(const UniqueFd& file) {
   UniqueFd same(::open(fmt::format("/proc/self/fd/{}", file.get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (!same) same = UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
   if (!same) {
-    throw EngineError(fmt::format("cannot make shared memory ({}); raise the number of open files (ulimit -n)",
+    throw EngineError(fmt::format("cannot create shared memory ({}); raise the number of open files (ulimit -n)",
                                   system_error("fcntl", errno)));
   }
   return same;

@@ -89,8 +89,8 @@ UniqueFd listen_at(const MeetingPlace& place) {
     if (errno == EADDRINUSE) {
       const UniqueFd other = connect_to(address);
       throw EngineError(
-          fmt::format("rank 0 cannot wait at the rendezvous '{}', where {} waits already; give each run a name of its "
-                      "own (a port, LEVADA_RENDEZVOUS), or end the other one",
+          fmt::format("rank 0 cannot wait at the rendezvous '{}', where {} already waits; give each run a "
+                      "different name (a port, LEVADA_RENDEZVOUS), or end the other run",
                       place.name, describe(other ? holder_of(other) : std::nullopt)));
     }
     throw EngineError(fmt::format("cannot wait at the rendezvous '{}' ({})", place.name, system_error("bind", errno)));
@@ -165,7 +165,7 @@ class Visitors {
       // Drop a visitor; otherwise accept would be retried forever. Ignore errors of a connection that has ended.
       const int error = errno;
       if (drop_one()) return;
-      throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
+      throw EngineError(fmt::format("rank 0 cannot accept other ranks ({}); raise the number of open files (ulimit -n)",
                                     system_error("accept4", error)));
     }
   }
@@ -220,7 +220,7 @@ class Rendezvous {
       });
       if (readable.empty() && deadline.expired()) {
         throw Timeout(
-            fmt::format("rank 0 waited at the rendezvous '{}' for rank(s) {}; see whether they have been started "
+            fmt::format("rank 0 waited at the rendezvous '{}' for rank(s) {}; check that they have been started "
                         "with the same rendezvous, or raise the timeout",
                         name_, fmt::join(missing(), ", ")));
       }
@@ -319,8 +319,8 @@ class Rendezvous {
       return;
     }
     const std::string why =
-        fits ? fmt::format("rank {} has come to the rendezvous '{}' already; start each rank once", hello.rank, name_)
-             : fmt::format("rank {} of {} comes to a rendezvous of {} ranks; start all ranks with the same size",
+        fits ? fmt::format("rank {} has already joined the rendezvous '{}'; start each rank once", hello.rank, name_)
+             : fmt::format("rank {} of {} joined a rendezvous of {} ranks; start all ranks with the same size",
                            hello.rank, hello.size, ranks);
     link.send(encode(StartFailure{.message = why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
@@ -328,7 +328,7 @@ class Rendezvous {
 
   std::string name_;
   Visitors visitors_;
-  std::size_t refused_ = 0;       ///< missing ranks that arrived, failed and will not come again
+  std::size_t refused_ = 0;       ///< missing ranks that arrived, failed and will not return
   std::vector<Hello> hellos_;     ///< by rank
   std::vector<StartLink> links_;  ///< by rank; only those that have arrived
 };
@@ -338,7 +338,8 @@ UniqueFd try_connect(const MeetingPlace& place) {
   UniqueFd link = connect_to(address_of(place));
   if (!link) {
     if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
-    throw EngineError(fmt::format("cannot go to the rendezvous '{}' ({})", place.name, system_error("connect", errno)));
+    throw EngineError(
+        fmt::format("cannot connect to the rendezvous '{}' ({})", place.name, system_error("connect", errno)));
   }
   const auto holder = holder_of(link);
   if (!is_another_users(holder)) return link;
@@ -400,9 +401,9 @@ class Search {
 
   [[noreturn]] void throw_timeout() const {
     const std::string held =
-        holder_ ? fmt::format(" ({} listens there, and has not proven that it is rank 0)", describe(holder_)) : "";
+        holder_ ? fmt::format(" ({} listens there but has not proven that it is rank 0)", describe(holder_)) : "";
     throw Timeout(
-        fmt::format("rank {} found no rank 0 at the rendezvous '{}'{}; see whether rank 0 has been started with "
+        fmt::format("rank {} found no rank 0 at the rendezvous '{}'{}; check that rank 0 has been started with "
                     "the same rendezvous, or raise the timeout",
                     rank_, place_.name, held));
   }

@@ -270,7 +270,7 @@ TEST(Rendezvous, RejectsARankZeroThatDoesNotKnowTheSecret) {
   ASSERT_TRUE(
       send_frame(link, LinkProof(LinkSide::listener, derive_secret({}, "guess")).greeting(), {}, Deadline::now()));
   const auto error = ranks.wait()[0].error;
-  EXPECT_NE(error.find(fmt::format("process {} listens there, and has not proven that it is rank 0", ::getpid())),
+  EXPECT_NE(error.find(fmt::format("process {} listens there but has not proven that it is rank 0", ::getpid())),
             std::string::npos)
       << error;
 }

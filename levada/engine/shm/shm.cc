@@ -27,8 +27,9 @@ void check_place(int rank, int size) {
 void check_links(int rank, int size, const std::vector<UniqueFd>& links) {
   const std::size_t expected = rank == 0 ? static_cast<std::size_t>(size) : 1;
   if (links.size() != expected) {
-    throw InvalidArgument(fmt::format("rank {} of {} has {} links instead of {}; pass what make_links() gave for it",
-                                      rank, size, links.size(), expected));
+    throw InvalidArgument(
+        fmt::format("rank {} of {} has {} links instead of {}; pass the links that make_links() returned for it", rank,
+                    size, links.size(), expected));
   }
   for (std::size_t i = rank == 0 ? 1 : 0; i < links.size(); ++i) expect_frame_socket(links[i]);
 }

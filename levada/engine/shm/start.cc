@@ -95,7 +95,7 @@ std::shared_ptr<ShmEndpoint> make_member(int rank, const std::vector<std::uint64
 
 using Kind = StartLink::Received::Kind;
 constexpr const char* not_from_a_rank =
-    "the link to rank {} brought something that no rank sends while the ranks were {}; see what else uses its socket";
+    "the link to rank {} carried data that no rank sends while the ranks were {}; check which other process uses it";
 
 /// Rank 0's side of the links.
 class StartLeader {
@@ -135,9 +135,9 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
     const auto readable = wait_readable(descriptors_of(links_), deadline_, stop_);
     if (readable.empty()) {
       throw Timeout(fmt::format(
-          "rank 0 waited for rank{} {} while the ranks were {}; see why {} not come, or raise the "
-          "timeout",
-          missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), step, missing.size() > 1 ? "they do" : "it does"));
+          "rank 0 waited for rank{} {} while the ranks were {}; check the output of {}, or raise the timeout",
+          missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), step,
+          missing.size() > 1 ? "those ranks" : "that rank"));
     }
     for (const std::size_t index : readable) {
       const int rank = static_cast<int>(index);
@@ -147,7 +147,7 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
       if (received.kind == Kind::stranger) throw EngineError(fmt::format(not_from_a_rank, rank, step));
       OpenedFrame opened = open_frame(received.frame.bytes);
       if (opened.kind != expected || std::erase(missing, rank) == 0) {
-        throw EngineError(fmt::format("rank {} sent a frame that is not expected while the ranks were {}", rank, step));
+        throw EngineError(fmt::format("rank {} sent an unexpected frame while the ranks were {}", rank, step));
       }
       use(rank, opened.rest);
     }
@@ -184,7 +184,7 @@ std::vector<Hello> collect_hellos(StartLeader& ranks, const Hello& own) {
     if (hello.rank != rank || hello.size != own.size) {
       throw EngineError(
           fmt::format("the link to rank {} of {} leads to rank {} of {}; start all ranks with the same "
-                      "size, each with a rank of its own",
+                      "size and different rank numbers",
                       rank, own.size, hello.rank, hello.size));
     }
     ranks.set_process(rank, hello.process);
@@ -250,7 +250,7 @@ StartLink::Received StartPeer::receive_any() {
   const Deadline longer = deadline_.is_never() ? deadline_ : Deadline::after(deadline_.remaining() + grace);
   if (wait_readable(std::array{link_.fd()}, longer, stop_).empty()) {
     throw Timeout(
-        fmt::format("rank {} waited for rank 0 to start with all ranks; see whether all have been started, or "
+        fmt::format("rank {} waited for rank 0 to connect all ranks; check that all have been started, or "
                     "raise the timeout",
                     rank_));
   }
@@ -265,7 +265,7 @@ void StartPeer::receive(FrameKind expected, const std::function<void(ByteReader&
   }
   if (received.kind == Kind::stranger) throw EngineError(fmt::format(not_from_a_rank, 0, "starting"));
   OpenedFrame opened = open_frame(received.frame.bytes);
-  if (opened.kind != expected) throw EngineError("rank 0 sent a frame that is not expected during the start");
+  if (opened.kind != expected) throw EngineError("rank 0 sent an unexpected frame during the start");
   use(opened.rest, received.frame);
 }
 
@@ -292,12 +292,11 @@ std::shared_ptr<ShmEndpoint> follow(StartPeer& link, int rank, int size, const O
     link.receive(FrameKind::plan, [&](ByteReader& reader, Frame& frame) {
       memory = decode_plan(reader);
       if (memory.size() != static_cast<std::size_t>(size)) {
-        throw EngineError("rank 0 plans for another number of ranks; start all ranks with the same size");
+        throw EngineError("rank 0 was started with a different number of ranks; start all ranks with the same size");
       }
       if (frame.fds.empty() || frame.fds.size() > count - fds.size()) {
         throw EngineError(
-            fmt::format("rank 0 passed another number of files than the {} of a start of {} ranks; run "
-                        "the same Levada on all ranks",
+            fmt::format("rank 0 did not send the {} files that {} ranks need; install the same release for all ranks",
                         count, size));
       }
       std::ranges::move(frame.fds, std::back_inserter(fds));

@@ -183,7 +183,7 @@ TEST(Start, RejectsAMismatchedNumberOfFiles) {
   for (const std::size_t wrong : {0, 4}) {
     PlayedLeader leader(3);
     leader.send_data(wrong);
-    EXPECT_NE(leader.join_rank_one().find("another number of files"), std::string::npos) << wrong;
+    EXPECT_NE(leader.join_rank_one().find("rank 0 did not send the "), std::string::npos) << wrong;
   }
 }
 

@@ -189,7 +189,7 @@ class ProcessGroupTransport:
 
     def _describe_wait(self, waited: float) -> str:
         awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not self._link.is_closed(peer))
-        return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to take its last messages"
+        return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to receive its last messages"
 
     def _receive(self, link: Link) -> None:
         """Receives frames until none is left to receive, or until another thread has taken this one's place."""
