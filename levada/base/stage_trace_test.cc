@@ -21,7 +21,7 @@ TEST(StageLog, JoinsConsecutiveSmallItems) {
     log.add(item(i * 50 * us, 5 * us, 1));
   }
   const auto spans = log.trace().spans;
-  ASSERT_EQ(spans.size(), 1u) << "those of stage 1 are alone, and too small to be seen";
+  ASSERT_EQ(spans.size(), 1u) << "items of stage 1 are far apart and too small to be recorded";
   EXPECT_EQ(spans[0].items, 100u);
   EXPECT_EQ(spans[0].end_ns(), 500 * us - 100);
   EXPECT_EQ(spans[0].waited_ns, 100 * ((5 * us - 100) / 2));

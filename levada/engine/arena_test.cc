@@ -56,7 +56,7 @@ TEST(Arena, SizesOfAClassShareTheirBlocks) {
   arena.free(large.slot);
   const auto small = *allocate(arena, 980 * page);
   EXPECT_EQ(small.slot, large.slot);
-  EXPECT_EQ(small.block, large.block) << "all of it is resident, so all of it is given";
+  EXPECT_EQ(small.block, large.block) << "the whole block is resident, so it is reused as a whole";
 }
 
 TEST(Arena, CoalescesSmallBlocksBeforeUsingMoreMemory) {
@@ -227,7 +227,7 @@ TEST(Arena, BlocksNeverOverlapWhateverTheOrder) {
     ASSERT_TRUE(next == used.begin() || std::prev(next)->second.first <= begin);
     used[begin] = {end, allocation->slot};
     for (const Interval part : allocation->unbacked) populated.add(part);
-    ASSERT_TRUE(populated.contains(allocation->block)) << "memory is given that was not populated";
+    ASSERT_TRUE(populated.contains(allocation->block)) << "a block contains unpopulated memory";
     for (const Interval evicted : arena.evict_excess()) {
       ASSERT_EQ(evicted.begin % page + evicted.end % page, 0U) << "only whole pages can be discarded";
       populated.remove(evicted);

@@ -92,7 +92,7 @@ TEST(BlockPool, AllocatesNothingWhileAllIsInUse) {
   ASSERT_TRUE(first && second);
   EXPECT_FALSE(pool->try_allocate(1));
   EXPECT_FALSE(pool->may_allocate(1));
-  EXPECT_EQ(pool->retry_after(), std::nullopt) << "only blocks that come back can help";
+  EXPECT_EQ(pool->retry_after(), std::nullopt) << "only a returned block can make room";
   first.reset();
   EXPECT_TRUE(pool->may_allocate(1));
   EXPECT_TRUE(pool->try_allocate(1));
@@ -112,7 +112,7 @@ TEST(BlockPool, RejectsMoreThanItsMaximumNamingTheMaximumAndTheEngine) {
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("44.0 KiB"), testing::HasSubstr("test engine")));
   }
-  EXPECT_TRUE(pool->may_allocate(11 * page + 1)) << "a wait for what can never be has to end";
+  EXPECT_TRUE(pool->may_allocate(11 * page + 1)) << "a wait for an impossible block must end";
 }
 
 TEST(BlockPool, RejectsMoreThanTheSystemsLimit) {
@@ -163,7 +163,7 @@ TEST(BlockPool, AllocatesOnlyAvailableMemoryAndRetries) {
   std::atomic<std::uint64_t> available = 60 * mib;
   const Counted counted(1000 * mib, [&] { return MemoryLimits{1000 * mib, available}; });
   EXPECT_FALSE(counted.pool->try_allocate(40 * mib)) << "a margin of the limit stays free";
-  EXPECT_TRUE(counted.pool->retry_after()) << "nothing notifies of memory that other processes free";
+  EXPECT_TRUE(counted.pool->retry_after()) << "memory that other processes free causes no notification";
   EXPECT_TRUE(counted.pool->try_allocate(10 * mib));
   available = 200 * mib;
   EXPECT_TRUE(counted.pool->may_allocate(40 * mib));
@@ -186,7 +186,7 @@ TEST(BlockPool, RetriesAfterAPauseIfTheSystemRefusesMemory) {
   counted.calls->refuses = true;
   EXPECT_FALSE(counted.pool->try_allocate(mib));
   EXPECT_FALSE(counted.pool->may_allocate(mib));
-  EXPECT_EQ(counted.calls->populated, 1) << "not at once";
+  EXPECT_EQ(counted.calls->populated, 1) << "the pool must not retry at once";
   EXPECT_EQ(counted.pool->in_use() + counted.pool->resident(), 0U);
   counted.calls->refuses = false;
   const auto deadline = Deadline::after(std::chrono::seconds(30));

@@ -119,7 +119,7 @@ class Model {
       case Act::wait: it.table.ask_for_room(*channel); break;
       case Act::receive: {
         const Arrival arrival = it.table.receive(*channel);
-        EXPECT_EQ(arrival.id, state.num_received++) << "in order, each once";
+        EXPECT_EQ(arrival.id, state.num_received++) << "messages arrive in order, each once";
         break;
       }
       case Act::close_sending: it.table.close(*channel, End::sending); break;
@@ -177,19 +177,18 @@ class Model {
       if (state.dead || state.departed) continue;
       Rank& it = network_.rank(rank);
       for (Group* const group : groups_of(rank)) {
-        EXPECT_EQ(it.cause(*group), expected_cause(*group)) << "an end reaches all members, and nobody else";
+        EXPECT_EQ(it.cause(*group), expected_cause(*group)) << "an end reaches all members and no other rank";
       }
       const bool has_left = scenario_.in_subgroup ? state.left_subgroup : state.left;
       if (has_left && all_ended()) {
-        EXPECT_EQ(it.table.num_channels(), 0U) << "opened or not, it is forgotten";
+        EXPECT_EQ(it.table.num_channels(), 0U) << "a channel is forgotten even if it was never opened";
       }
       if (!state.opened) continue;
       const ChannelState& channel = *channels_[static_cast<std::size_t>(rank)];
       Group* const group = group_of(rank);
       if (group != nullptr && it.cause(*group)) continue;
       if (channel.is_receiving && channel.arrived.empty()) {
-        EXPECT_EQ(it.table.sender_is_over(channel), sender_over)
-            << "a receiver finds the end that there is, and no other";
+        EXPECT_EQ(it.table.sender_is_over(channel), sender_over) << "a receiver finds the actual end";
         if (of(0).opened) {
           EXPECT_EQ(channel.num_received, channels_[0]->num_sent) << "nothing is lost";
         }
@@ -198,7 +197,7 @@ class Model {
         EXPECT_TRUE(somebody_has_to_receive());
       }
       if (!channel.is_sending && !channel.is_receiving && all_ended()) {
-        EXPECT_EQ(it.table.num_channels(), 0U) << "what is over is forgotten";
+        EXPECT_EQ(it.table.num_channels(), 0U) << "closed channels are forgotten";
       }
     }
   }

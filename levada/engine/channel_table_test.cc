@@ -94,9 +94,9 @@ TEST(ChannelTable, KeepsARankInASubgroupIfItLeavesOnlyTheParent) {
   network.carry(1);
   network.deliver_all();
   network.rank(0).table.end({.kind = ErrorKind::peer_lost, .rank = 1});
-  EXPECT_EQ(network.rank(0).cause(), std::nullopt) << "it had left this group before";
+  EXPECT_EQ(network.rank(0).cause(), std::nullopt) << "rank 1 had left this group first";
   network.rank(0).table.refresh(groups[0]);
-  EXPECT_TRUE(groups[0].cause) << "but not this one";
+  EXPECT_TRUE(groups[0].cause) << "rank 1 had not left this group";
 }
 
 TEST(ChannelTable, AbandonsAChannelAfterTheLastMessageIfItsSenderLeavesWithoutClosingIt) {

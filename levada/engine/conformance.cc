@@ -92,8 +92,8 @@ Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t 
 
 void expect_nothing(Engine& engine, Channel& channel) {
   const auto received = engine.try_receive(channel);
-  expect(engine, !received.message, "a message came that nobody had sent");
-  expect(engine, !received.ended, "a channel ended that nobody had closed");
+  expect(engine, !received.message, "a message arrived that no rank had sent");
+  expect(engine, !received.ended, "a channel ended that no rank had closed");
 }
 
 namespace {
@@ -174,7 +174,7 @@ void pump(Engine& engine, std::span<const Flow> flows) {
     }
     if (receive.empty() && publish.empty()) return;
     if (engine.wait({.receive = receive, .publish = publish}, limit()) != Woken::ready) {
-      fail(engine, "nothing moved any more before all messages had been carried");
+      fail(engine, "the flows stalled before all messages had arrived");
     }
   }
 }

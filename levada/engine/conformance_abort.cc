@@ -27,13 +27,14 @@ Handle abort_when_all_are_ready(const Handle& engine, Engine& group, std::initia
     return board;
   }
   for (int rank = 0; rank < rank_of(*board); ++rank) {
-    expect_eventually(*engine, "the others come to the abort", [&] { return board->status(rank).operation[0] == 'r'; });
+    expect_eventually(*engine, "the other ranks are ready for the abort",
+                      [&] { return board->status(rank).operation[0] == 'r'; });
   }
   for (const std::string_view reason : reasons) group.abort(reason);
   return board;
 }
 
-void an_abort_wakes_all_with_its_reason(const Handle& engine) {
+void an_abort_wakes_all_ranks_with_its_reason(const Handle& engine) {
   const int last = size_of(*engine) - 1;
   const auto channel = engine->open(last, all_ranks(*engine), 1);
   const Handle board = abort_when_all_are_ready(engine, *engine, {"the dam broke at step 7"});
@@ -76,12 +77,12 @@ void leases_outlive_an_abort(const Handle& engine) {
   expect_filled(*engine, kept.bytes, 1, 50'000);
 }
 
-void a_reason_has_600_bytes_at_most(const Handle& engine) {
+void a_reason_has_at_most_600_bytes(const Handle& engine) {
   const std::string reason(700, 'x');
   const Handle board = abort_when_all_are_ready(engine, *engine, {reason});
   const std::string message = message_of_abort(engine);
   expect_reason(engine, message, reason.substr(0, 600));
-  expect(*engine, message.find(reason.substr(0, 601)) == std::string::npos, "only 600 bytes of a reason are kept");
+  expect(*engine, message.find(reason.substr(0, 601)) == std::string::npos, "a reason is cut to 600 bytes");
 }
 
 void a_reason_is_cut_between_characters(const Handle& engine) {
@@ -89,7 +90,7 @@ void a_reason_is_cut_between_characters(const Handle& engine) {
   const Handle board = abort_when_all_are_ready(engine, *engine, {kept + "\u00e9"});
   const std::string message = message_of_abort(engine);
   expect_reason(engine, message, kept);
-  expect(*engine, message.find('\xc3') == std::string::npos, "half a character of a reason is not kept");
+  expect(*engine, message.find('\xc3') == std::string::npos, "a reason is cut between characters");
 }
 
 void the_first_abort_counts(const Handle& engine) {
@@ -113,10 +114,10 @@ void an_abort_of_a_subgroup_stays_in_it(const Handle& engine) {
 }
 
 constexpr Case abort_list[] = {
-    {"an abort wakes all with its reason", 1, an_abort_wakes_all_with_its_reason, true},
+    {"an abort wakes all ranks with its reason", 1, an_abort_wakes_all_ranks_with_its_reason, true},
     {"every call fails after an abort", 1, every_call_fails_after_an_abort, true},
     {"leases outlive an abort", 1, leases_outlive_an_abort, true},
-    {"a reason has 600 bytes at most", 1, a_reason_has_600_bytes_at_most, true},
+    {"a reason has at most 600 bytes", 1, a_reason_has_at_most_600_bytes, true},
     {"a reason is cut between characters", 1, a_reason_is_cut_between_characters, true},
     {"the first abort counts", 1, the_first_abort_counts, true},
     {"an abort reaches subgroups", 1, an_abort_reaches_subgroups, true},

@@ -75,7 +75,7 @@ void messages_and_ends_outlive_a_death(const Handle& engine, const Death& die) {
   if (rank == last) return;
   const Lease first = receive(*engine, *small, 1, 10), second = receive(*engine, *large, 2, 1'000'000);
   expect(*engine, engine->try_receive(*closed).ended, "a channel that had ended before a death has ended after it");
-  expect_lost(*engine, last, "where nothing more has arrived the death is thrown",
+  expect_lost(*engine, last, "the death is thrown once all arrived messages have been received",
               [&] { return engine->try_receive(*small); });
   expect_filled(*engine, first.bytes, 1, 10);
   expect_filled(*engine, second.bytes, 2, 1'000'000);
@@ -89,13 +89,13 @@ void a_rank_that_left_a_group_first_is_not_lost_to_it(const Handle& engine, cons
   if (rank == last) {
     left.reset();
   } else {
-    expect(*left, !receive(*left, *channel, limit(), "conformance"), "a channel ends whose sender has left");
+    expect(*left, !receive(*left, *channel, limit(), "conformance"), "a channel ends after its sender has left");
   }
   lose_the_last(engine, die);
   if (rank == last) return;
   const auto cause = engine->cause();
   expect(*engine, cause && cause->kind == ErrorKind::peer_lost && cause->rank == last, "the cause names the rank");
-  expect_lost(*entered, last, "a death is thrown in a group that the rank was in",
+  expect_lost(*entered, last, "a death is thrown in every group of the rank",
               [&] { return entered->wait({}, limit()); });
   for (int from = 0; from < last; ++from) {
     std::vector<int> rest = all_ranks(*left);
@@ -104,7 +104,7 @@ void a_rank_that_left_a_group_first_is_not_lost_to_it(const Handle& engine, cons
     if (rank == from) send(*left, *among_the_rest, static_cast<std::uint64_t>(from), 100);
     static_cast<void>(receive(*left, *among_the_rest, static_cast<std::uint64_t>(from), 100));
   }
-  expect(*left, left->wait({}, Deadline::now()) == Woken::timeout, "a group goes on without a rank that has left it");
+  expect(*left, left->wait({}, Deadline::now()) == Woken::timeout, "a group continues without a rank that has left it");
 }
 
 void a_death_reaches_the_groups_of_the_rank_and_no_others(const Handle& engine, const Death& die) {
@@ -124,7 +124,7 @@ void a_death_reaches_the_groups_of_the_rank_and_no_others(const Handle& engine, 
 void a_death_names_the_step_that_the_rank_reported(const Handle& engine, const Death& die) {
   const int rank = rank_of(*engine), last = last_of(engine);
   if (rank == last) engine->post(Status::make("conformance", 7));
-  else expect_eventually(*engine, "others see a status", [&] { return engine->status(last).step == 7; });
+  else expect_eventually(*engine, "the other ranks see a status", [&] { return engine->status(last).step == 7; });
   lose_the_last(engine, die);
   if (rank == last) return;
   const auto cause = engine->cause();

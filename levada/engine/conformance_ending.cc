@@ -5,7 +5,7 @@ namespace levada::conformance {
 namespace {
 
 void expect_end(const Handle& engine, Channel& channel) {
-  expect(*engine, !receive(*engine, channel, limit(), "conformance"), "no message comes after the last");
+  expect(*engine, !receive(*engine, channel, limit(), "conformance"), "no message follows the last");
   const auto after = engine->try_receive(channel);
   expect(*engine, after.ended && !after.message, "a channel that was closed and drained has ended");
   Channel* const ended[] = {&channel};
@@ -14,7 +14,7 @@ void expect_end(const Handle& engine, Channel& channel) {
 
 void await_message(const Handle& engine, Channel& channel) {
   Channel* const it[] = {&channel};
-  expect(*engine, engine->wait({.receive = it}, limit()) == Woken::ready, "a message comes");
+  expect(*engine, engine->wait({.receive = it}, limit()) == Woken::ready, "a message arrives");
 }
 
 void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
@@ -63,7 +63,7 @@ void destroying_a_channel_closes_it(const Handle& engine) {
   meet(*engine);
 }
 
-void a_receiver_may_close_while_others_go_on(const Handle& engine) {
+void a_receiver_may_close_while_others_continue(const Handle& engine) {
   constexpr std::uint64_t messages = 20;
   const int last = size_of(*engine) - 1;
   const auto channel = engine->open(0, all_ranks(*engine), 2);
@@ -94,14 +94,14 @@ void a_channel_has_ended_for_a_receiver_that_has_closed_it(const Handle& engine)
   meet(*engine);
 }
 
-void a_sender_without_receivers_goes_on(const Handle& engine) {
+void a_sender_without_receivers_continues(const Handle& engine) {
   const int rank = rank_of(*engine);
   if (size_of(*engine) > 1 && rank < 2) {
     auto channel = engine->open(0, {1}, 1);
     if (rank == 1) channel.reset();
     for (std::uint64_t i = 0; rank == 0 && i < 50; ++i) send(*engine, *channel, i, 200'000);
     if (rank == 0) {
-      expect_eventually(*engine, "messages that nobody is left to receive come back",
+      expect_eventually(*engine, "messages without remaining receivers are returned",
                         [&] { return engine->holders(*channel).empty(); });
     }
   }
@@ -118,7 +118,7 @@ void a_sender_among_the_receivers_closes_its_sending_end_first(const Handle& eng
   expect_end(engine, *channel);
 }
 
-void leaving_ends_what_one_sent(const Handle& engine) {
+void leaving_ends_the_channels_of_a_sender(const Handle& engine) {
   auto group = engine->subgroup(all_ranks(*engine), "left by its sender");
   auto channel = group->open(0, all_ranks(*group), 2);
   if (rank_of(*engine) == 0) {
@@ -149,7 +149,8 @@ void a_channel_that_must_be_closed_does_not_end_when_its_sender_leaves(const Han
     expect_end(group, *usual);
     expect_nothing(*group, *left);
     Channel* const it[] = {left.get()};
-    expect(*engine, group->wait({.receive = it}, Deadline::now()) == Woken::timeout, "no end is waited for in vain");
+    expect(*engine, group->wait({.receive = it}, Deadline::now()) == Woken::timeout,
+           "a channel that must be closed does not end");
   }
   left.reset();
   meet(*engine);
@@ -166,7 +167,7 @@ void leaving_counts_as_receiving(const Handle& engine) {
   meet(*engine);
 }
 
-void leaving_does_not_alarm_the_others(const Handle& engine) {
+void leaving_is_no_error_for_the_other_ranks(const Handle& engine) {
   const int last = size_of(*engine) - 1;
   auto group = engine->subgroup(all_ranks(*engine), "left by one");
   const auto channel = group->open(0, all_ranks(*group), 1);
@@ -185,16 +186,16 @@ constexpr Case ending_list[] = {
     {"a closed channel ends after its last message", 1, a_closed_channel_ends_after_its_last_message},
     {"an empty channel may end", 1, an_empty_channel_may_end},
     {"destroying a channel closes it", 2, destroying_a_channel_closes_it},
-    {"a receiver may close while others go on", 2, a_receiver_may_close_while_others_go_on},
+    {"a receiver may close while others continue", 2, a_receiver_may_close_while_others_continue},
     {"a channel has ended for a receiver that has closed it", 2, a_channel_has_ended_for_a_receiver_that_has_closed_it},
-    {"a sender without receivers goes on", 2, a_sender_without_receivers_goes_on},
+    {"a sender without receivers continues", 2, a_sender_without_receivers_continues},
     {"a sender among the receivers closes its sending end first", 1,
      a_sender_among_the_receivers_closes_its_sending_end_first},
-    {"leaving ends what one sent", 2, leaving_ends_what_one_sent},
+    {"leaving ends the channels of a sender", 2, leaving_ends_the_channels_of_a_sender},
     {"a channel that must be closed does not end when its sender leaves", 2,
      a_channel_that_must_be_closed_does_not_end_when_its_sender_leaves},
     {"leaving counts as receiving", 2, leaving_counts_as_receiving},
-    {"leaving does not alarm the others", 2, leaving_does_not_alarm_the_others},
+    {"leaving is no error for the other ranks", 2, leaving_is_no_error_for_the_other_ranks},
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ void a_subgroup_has_its_own_order(const Handle& engine) {
   const auto group = engine->subgroup(reversed(*engine), "reversed");
   const EngineInfo& parent = engine->info();
   const EngineInfo& subgroup = group->info();
-  expect(*engine, subgroup.size == parent.size, "a subgroup has as many ranks as were named");
+  expect(*engine, subgroup.size == parent.size, "a subgroup has as many ranks as named");
   expect(*engine, subgroup.rank == parent.size - 1 - parent.rank, "the i-th rank named is rank i of a subgroup");
   expect(*engine, subgroup.host_of.size() == parent.host_of.size(), "every rank of a subgroup has a host");
   const auto last = parent.host_of.size() - 1;
@@ -66,7 +66,7 @@ void subgroups_nest(const Handle& engine) {
   meet(*engine);
 }
 
-void subgroups_work_side_by_side(const Handle& engine) {
+void subgroups_work_concurrently(const Handle& engine) {
   std::vector<int> ranks;
   for (int rank = rank_of(*engine) % 2; rank < size_of(*engine); rank += 2) ranks.push_back(rank);
   const auto group = engine->subgroup(ranks, "parity");
@@ -117,7 +117,7 @@ void a_rank_that_left_the_parent_without_entering_a_subgroup_is_not_waited_for(c
   parent.reset();
   meet(*engine);
   if (subgroup) {
-    expect_eventually(*subgroup, "a channel ends whose sender left the parent without entering the subgroup",
+    expect_eventually(*subgroup, "a channel ends if its sender left the parent without entering the subgroup",
                       [&] { return subgroup->try_receive(*channel).ended; });
   }
   meet(*engine);
@@ -127,9 +127,9 @@ void a_channel_belongs_to_one_engine(const Handle& engine) {
   const auto group = engine->subgroup(all_ranks(*engine), "other");
   const auto channel = group->open(rank_of(*group), {rank_of(*group)}, 1);
   Block block = filled(*engine, 1, 10);
-  expect_throws<InvalidArgument>(*engine, "a channel of another engine is refused",
+  expect_throws<InvalidArgument>(*engine, "a channel of another engine is rejected",
                                  [&] { return engine->try_publish(*channel, block, 10); });
-  expect_throws<InvalidArgument>(*engine, "a channel of another engine is refused",
+  expect_throws<InvalidArgument>(*engine, "a channel of another engine is rejected",
                                  [&] { return engine->try_receive(*channel); });
   meet(*engine);
 }
@@ -144,17 +144,17 @@ void closing_a_channel_of_another_engine_changes_nothing(const Handle& engine) {
   meet(*engine);
 }
 
-void subgroup_refuses_what_cannot_work(const Handle& engine) {
+void subgroup_rejects_invalid_arguments(const Handle& engine) {
   const int size = size_of(*engine);
   const int rank = rank_of(*engine);
   const auto refuses = [&](std::string_view sentence, std::vector<int> ranks) {
     expect_throws<InvalidArgument>(*engine, sentence, [&] { return engine->subgroup(ranks, "bad"); });
   };
-  refuses("a subgroup of nobody is refused", {});
-  refuses("a rank out of range is refused", {rank, size});
-  refuses("a negative rank is refused", {rank, -1});
-  refuses("a rank named twice is refused", {rank, rank});
-  if (size > 1) refuses("a subgroup without oneself is refused", {(rank + 1) % size});
+  refuses("an empty subgroup is rejected", {});
+  refuses("a rank out of range is rejected", {rank, size});
+  refuses("a negative rank is rejected", {rank, -1});
+  refuses("a rank named twice is rejected", {rank, rank});
+  if (size > 1) refuses("a subgroup without the calling rank is rejected", {(rank + 1) % size});
   exchange(engine->subgroup(all_ranks(*engine), "good"), 0, 1);
   meet(*engine);
 }
@@ -163,14 +163,14 @@ constexpr Case groups_list[] = {
     {"a subgroup has its own order", 1, a_subgroup_has_its_own_order},
     {"every subset can be a subgroup", 1, every_subset_can_be_a_subgroup},
     {"subgroups nest", 1, subgroups_nest},
-    {"subgroups work side by side", 1, subgroups_work_side_by_side},
+    {"subgroups work concurrently", 1, subgroups_work_concurrently},
     {"groups of the same ranks do not mix", 1, groups_of_the_same_ranks_do_not_mix},
     {"a subgroup outlives the engine it was made from", 1, a_subgroup_outlives_the_engine_it_was_made_from},
     {"a rank that left the parent without entering a subgroup is not waited for", 2,
      a_rank_that_left_the_parent_without_entering_a_subgroup_is_not_waited_for},
     {"a channel belongs to one engine", 1, a_channel_belongs_to_one_engine},
     {"closing a channel of another engine changes nothing", 1, closing_a_channel_of_another_engine_changes_nothing},
-    {"subgroup refuses what cannot work", 1, subgroup_refuses_what_cannot_work},
+    {"subgroup rejects invalid arguments", 1, subgroup_rejects_invalid_arguments},
 };
 
 }  // namespace

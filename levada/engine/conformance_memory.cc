@@ -18,16 +18,16 @@ std::uintptr_t address_of(const Block& block) {
 void blocks_are_as_large_as_asked_for_and_page_aligned(const Handle& engine) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{4097}, std::size_t{3'000'001}}) {
     const Block block = allocate(*engine, bytes, limit(), "conformance");
-    expect(*engine, block.memory().size() >= bytes, "a block is at least as large as was asked for");
+    expect(*engine, block.memory().size() >= bytes, "a block is at least as large as requested");
     expect(*engine, address_of(block) % 4096 == 0, "a block begins on a page");
     block.memory().front() = block.memory().back() = std::byte{1};
   }
 }
 
-void blocks_are_used_again(const Handle& engine) {
+void blocks_are_reused(const Handle& engine) {
   std::set<std::uintptr_t> addresses;
   for (int i = 0; i < 500; ++i) addresses.insert(address_of(allocate(*engine, 1 << 20, limit(), "conformance")));
-  expect(*engine, addresses.size() <= 8, "a block that was destroyed unpublished is given out again");
+  expect(*engine, addresses.size() <= 8, "a block that was destroyed unpublished is reused");
 }
 
 void blocks_in_use_are_distinct(const Handle& engine) {
@@ -38,17 +38,17 @@ void blocks_in_use_are_distinct(const Handle& engine) {
   }
 }
 
-void a_block_that_can_never_be_is_refused(const Handle& engine) {
+void a_block_that_can_never_fit_is_rejected(const Handle& engine) {
   const std::string message =
-      expect_throws<InvalidArgument>(*engine, "a block larger than the engine can ever give is refused",
+      expect_throws<InvalidArgument>(*engine, "a block larger than the engine can ever allocate is rejected",
                                      [&] { return engine->try_allocate(std::numeric_limits<std::size_t>::max() / 2); });
-  expect(*engine, message.find("iB") != std::string::npos, "the refusal says how much the engine can give");
+  expect(*engine, message.find("iB") != std::string::npos, "the error states how much the engine can allocate");
 }
 
-void a_wait_for_a_block_that_can_never_be_is_refused(const Handle& engine) {
-  expect_throws<InvalidArgument>(*engine, "a wait for a block larger than the engine can ever give is refused", [&] {
-    return engine->wait({.allocate = std::numeric_limits<std::size_t>::max() / 2}, Deadline::now());
-  });
+void a_wait_for_a_block_that_can_never_fit_is_rejected(const Handle& engine) {
+  expect_throws<InvalidArgument>(
+      *engine, "a wait for a block larger than the engine can ever allocate is rejected",
+      [&] { return engine->wait({.allocate = std::numeric_limits<std::size_t>::max() / 2}, Deadline::now()); });
 }
 
 void blocks_may_change_threads(const Handle& engine) {
@@ -60,24 +60,24 @@ void blocks_may_change_threads(const Handle& engine) {
   std::async(std::launch::async, [moved = std::move(other)] {}).get();
 }
 
-void bad_blocks_are_refused(const Handle& engine) {
+void invalid_blocks_are_rejected(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
   const auto refuses = [&](std::string_view sentence, Block& block, std::size_t bytes) {
     expect_throws<InvalidArgument>(*engine, sentence, [&] { return engine->try_publish(*channel, block, bytes); });
   };
   Block block = filled(*engine, 1, 1000);
-  refuses("an empty message is refused", block, 0);
-  refuses("a message beyond its block is refused", block, block.memory().size() + 1);
+  refuses("an empty message is rejected", block, 0);
+  refuses("a message larger than its block is rejected", block, block.memory().size() + 1);
   Block empty;
-  refuses("an empty block is refused", empty, 1);
+  refuses("an empty block is rejected", empty, 1);
   Block foreign = foreign_block(4096);
-  refuses("a foreign block is refused", foreign, 100);
-  expect(*engine, block && foreign, "a refused block stays with its owner");
+  refuses("a foreign block is rejected", foreign, 100);
+  expect(*engine, block && foreign, "a rejected block stays with its owner");
   publish(*engine, *channel, std::move(block), 1000, limit(), "conformance");
   static_cast<void>(receive(*engine, *channel, 1, 1000));
 }
 
-void leases_keep_their_bytes_while_the_sender_goes_on(const Handle& engine) {
+void leases_keep_their_bytes_while_the_sender_continues(const Handle& engine) {
   constexpr std::uint64_t messages = 30;
   const auto channel = engine->open(0, all_ranks(*engine), 1);
   std::vector<Lease> kept;
@@ -136,13 +136,13 @@ std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel
     Block block = allocate(*engine, bytes, limit(), "conformance");
     addresses.insert(address_of(block));
     while (!engine->try_publish(channel, block, bytes)) {
-      expect(*engine, engine->wait({.receive = both, .publish = both}, limit()) == Woken::ready, "the window moves on");
+      expect(*engine, engine->wait({.receive = both, .publish = both}, limit()) == Woken::ready, "the window advances");
       receive_some();
     }
   }
   receive_some();
   while (received < messages) {
-    expect(*engine, engine->wait({.receive = both}, limit()) == Woken::ready, "all messages come");
+    expect(*engine, engine->wait({.receive = both}, limit()) == Woken::ready, "all messages arrive");
     receive_some();
   }
   return addresses;
@@ -160,7 +160,7 @@ void memory_stays_bounded_over_thousands_of_messages(const Handle& engine) {
         fmt::format("{} blocks served {} messages with a window of {}", addresses.size(), messages, channel->window()));
   } else {
     for (std::uint64_t i = 0; i < messages; ++i) {
-      expect(*engine, receive(*engine, *channel, limit(), "conformance").has_value(), "all messages come");
+      expect(*engine, receive(*engine, *channel, limit(), "conformance").has_value(), "all messages arrive");
     }
   }
   meet(*engine);
@@ -177,7 +177,7 @@ void a_lease_may_end_on_any_thread(const Handle& engine) {
     std::async(std::launch::async, [moved = std::move(leases)]() mutable { moved.clear(); }).get();
   }
   if (rank_of(*engine) == 0) {
-    expect_eventually(*engine, "leases that ended on another thread come back",
+    expect_eventually(*engine, "leases that ended on another thread are returned",
                       [&] { return engine->holders(*channel).empty(); });
   }
   meet(*engine);
@@ -197,9 +197,9 @@ void a_block_may_be_shared_with_another_sender(const Handle& engine) {
       const std::weak_ptr<Block> other = shared;
       shared.reset();
       Lease own = receive(*engine, *channel, i, bytes);
-      expect(*engine, own.bytes.data() == at, "what is shared is not copied");
+      expect(*engine, own.bytes.data() == at, "shared memory is not copied");
       const auto writable = engine->make_private(*channel, own);
-      expect(*engine, writable.data() != at, "other owners of the block do not see what a receiver writes");
+      expect(*engine, writable.data() != at, "other owners of the block do not see a receiver's writes");
       own = {};
       expect_eventually(*engine, "a shared block is released", [&] {
         static_cast<void>(engine->memory_in_use());  // collects blocks that have come back
@@ -238,7 +238,7 @@ void a_shared_block_can_be_published_again(const Handle& engine) {
   meet(*engine);
 }
 
-void ranks_that_share_memory_see_each_others(const Handle& engine) {
+void ranks_that_share_memory_can_view_each_others(const Handle& engine) {
   constexpr std::size_t bytes = 10'000;
   const bool is_shared = size_of(*engine) > 1 && engine->shares_memory();
   const auto channel = engine->open(0, all_ranks(*engine), 1);
@@ -247,7 +247,7 @@ void ranks_that_share_memory_see_each_others(const Handle& engine) {
     const ByteView content = kept->memory().first(bytes);
     const auto position = engine->position_of(content);
     if (is_shared) expect(*engine, position.has_value(), "a block of shared memory has a position");
-    expect(*engine, !engine->position_of(Bytes(bytes)), "other memory has none");
+    expect(*engine, !engine->position_of(Bytes(bytes)), "other memory has no position");
     auto message = std::make_shared<Block>(allocate(*engine, sizeof(std::uint64_t), limit(), "conformance"));
     const ByteView number = message->memory().first(sizeof(std::uint64_t));
     const std::uint64_t sent = position.value_or(0);
@@ -261,8 +261,8 @@ void ranks_that_share_memory_see_each_others(const Handle& engine) {
     const auto seen = engine->view(0, position, bytes);
     expect(*engine, seen.has_value(), "another rank's block can be read");
     expect_filled(*engine, *seen, 7, bytes);
-    expect(*engine, !engine->view(0, position, SIZE_MAX / 2), "what is larger than its memory cannot");
-    expect(*engine, !engine->view(0, SIZE_MAX, 2), "what is beyond its memory cannot");
+    expect(*engine, !engine->view(0, position, SIZE_MAX / 2), "a view larger than the memory is rejected");
+    expect(*engine, !engine->view(0, SIZE_MAX, 2), "a view beyond the memory is rejected");
   }
   meet(*engine);
 }
@@ -295,13 +295,13 @@ void holders_name_the_ranks_that_keep_messages(const Handle& engine) {
                         "a rank that keeps one of two received messages holds one lease, with one not received",
                         [&] { return has(rank, 1, engine->shares_memory(rank) ? 1 : 0); });
     }
-    expect(*engine, has(0, 3, 0), "three messages not received are held by their receiver");
+    expect(*engine, has(0, 3, 0), "a receiver holds three messages that it has not received");
     Lease first = receive(*engine, *channel, 0, 100'000);
     expect(*engine, !engine->shares_memory() || has(0, 2, 1), "a lease is held until it ends");
     first = {};
     meet(*engine);
     for (std::uint64_t i = 1; i < 3; ++i) static_cast<void>(receive(*engine, *channel, i, 100'000));
-    expect_eventually(*engine, "nobody holds anything in the end", [&] { return engine->holders(*channel).empty(); });
+    expect_eventually(*engine, "no rank holds a message in the end", [&] { return engine->holders(*channel).empty(); });
   } else {
     const Lease kept = receive(*engine, *channel, 0, 100'000);
     static_cast<void>(receive(*engine, *channel, 1, 100'000));
@@ -311,23 +311,24 @@ void holders_name_the_ranks_that_keep_messages(const Handle& engine) {
   meet(*engine);
 }
 
-void memory_in_use_is_counted_until_it_comes_back(const Handle& engine) {
+void memory_in_use_is_counted_until_it_is_returned(const Handle& engine) {
   constexpr std::uint64_t bytes = 500'000;
   const auto channel = engine->open(0, all_ranks(*engine), 2);
   meet(*engine);
   if (rank_of(*engine) == 0) {
-    expect_eventually(*engine, "no memory is in use before any is", [&] { return engine->memory_in_use() < bytes; });
+    expect_eventually(*engine, "no memory is in use at first", [&] { return engine->memory_in_use() < bytes; });
     Block block = filled(*engine, 0, bytes);
     expect(*engine, engine->memory_in_use() >= bytes, "an allocated block is in use");
     publish(*engine, *channel, std::move(block), bytes, limit(), "conformance");
     expect(*engine, engine->memory_in_use() >= bytes, "a message that its sender has not received is in use");
   }
   static_cast<void>(receive(*engine, *channel, 0, bytes));
-  expect_eventually(*engine, "what all have given back is not in use", [&] { return engine->memory_in_use() < bytes; });
+  expect_eventually(*engine, "memory that all ranks have released is not in use",
+                    [&] { return engine->memory_in_use() < bytes; });
   meet(*engine);
 }
 
-void memory_goes_back_to_the_system_and_is_there_again(const Handle& engine) {
+void memory_returns_to_the_system_and_can_be_allocated_again(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 2);
   meet(*engine);
   for (const std::uint64_t seed : {1, 2}) {
@@ -336,30 +337,32 @@ void memory_goes_back_to_the_system_and_is_there_again(const Handle& engine) {
     meet(*engine);
     if (rank_of(*engine) != 0) continue;
     std::uint64_t bytes = 0;
-    expect_eventually(*engine, "what has come back can be given away", [&] { return (bytes += engine->trim()) > 0; });
+    expect_eventually(*engine, "returned memory can be released to the system",
+                      [&] { return (bytes += engine->trim()) > 0; });
   }
   meet(*engine);
 }
 
 constexpr Case memory_list[] = {
     {"blocks are as large as asked for and page aligned", 1, blocks_are_as_large_as_asked_for_and_page_aligned},
-    {"blocks are used again", 1, blocks_are_used_again},
+    {"blocks are reused", 1, blocks_are_reused},
     {"blocks in use are distinct", 1, blocks_in_use_are_distinct},
-    {"a block that can never be is refused", 1, a_block_that_can_never_be_is_refused},
-    {"a wait for a block that can never be is refused", 1, a_wait_for_a_block_that_can_never_be_is_refused},
+    {"a block that can never fit is rejected", 1, a_block_that_can_never_fit_is_rejected},
+    {"a wait for a block that can never fit is rejected", 1, a_wait_for_a_block_that_can_never_fit_is_rejected},
     {"blocks may change threads", 1, blocks_may_change_threads},
-    {"bad blocks are refused", 1, bad_blocks_are_refused},
-    {"leases keep their bytes while the sender goes on", 1, leases_keep_their_bytes_while_the_sender_goes_on},
+    {"invalid blocks are rejected", 1, invalid_blocks_are_rejected},
+    {"leases keep their bytes while the sender continues", 1, leases_keep_their_bytes_while_the_sender_continues},
     {"the last copy of a lease keeps its bytes", 1, the_last_copy_of_a_lease_keeps_its_bytes},
     {"leases outlive channel and engine", 1, leases_outlive_channel_and_engine},
     {"memory stays bounded over thousands of messages", 1, memory_stays_bounded_over_thousands_of_messages},
     {"a lease may end on any thread", 1, a_lease_may_end_on_any_thread},
     {"a block may be shared with another sender", 1, a_block_may_be_shared_with_another_sender},
     {"a shared block can be published again", 1, a_shared_block_can_be_published_again},
-    {"ranks that share memory see each other's", 1, ranks_that_share_memory_see_each_others},
+    {"ranks that share memory can view each other's", 1, ranks_that_share_memory_can_view_each_others},
     {"holders name the ranks that keep messages", 1, holders_name_the_ranks_that_keep_messages},
-    {"memory in use is counted until it comes back", 1, memory_in_use_is_counted_until_it_comes_back},
-    {"memory goes back to the system and is there again", 1, memory_goes_back_to_the_system_and_is_there_again},
+    {"memory in use is counted until it is returned", 1, memory_in_use_is_counted_until_it_is_returned},
+    {"memory returns to the system and can be allocated again", 1,
+     memory_returns_to_the_system_and_can_be_allocated_again},
 };
 
 }  // namespace

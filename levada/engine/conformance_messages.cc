@@ -28,24 +28,24 @@ void info_is_constant_and_the_same_for_all(const Handle& engine) {
     expect(*engine, std::equal(theirs.begin(), theirs.end(), mine.view().begin(), mine.view().end()),
            "name, size and hosts are the same on all ranks");
   }
-  expect(*engine, &engine->info() == &info, "info() stays where it is");
+  expect(*engine, &engine->info() == &info, "info() returns the same object");
 }
 
-void agree_gives_everybody_every_ranks_bytes(const Handle& engine) {
+void agree_returns_every_ranks_bytes_to_all_ranks(const Handle& engine) {
   for (int round = 0; round < 3; ++round) {
     const auto text = [&](int rank) {
       return std::string(static_cast<std::size_t>(rank * 700 + round), char('a' + rank));
     };
     const auto all = agree(*engine, as_bytes(text(rank_of(*engine))), limit(), "conformance");
-    expect(*engine, all.size() == static_cast<std::size_t>(size_of(*engine)), "agree() gives one entry a rank");
+    expect(*engine, all.size() == static_cast<std::size_t>(size_of(*engine)), "agree() returns one entry per rank");
     for (int rank = 0; rank < size_of(*engine); ++rank) {
       expect(*engine, as_text(all[static_cast<std::size_t>(rank)]) == text(rank),
-             "agree() gives each rank's own bytes");
+             "agree() returns each rank's own bytes");
     }
   }
 }
 
-void messages_come_in_order(const Handle& engine) {
+void messages_arrive_in_order(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 4);
   const Flow flow{.channel = channel.get(), .count = 300, .seed = seed_by_sender, .bytes = small_bytes};
   pump(*engine, std::span(&flow, 1));
@@ -53,7 +53,7 @@ void messages_come_in_order(const Handle& engine) {
   meet(*engine);
 }
 
-void every_rank_multicasts_to_all_at_once(const Handle& engine) {
+void all_ranks_multicast_concurrently(const Handle& engine) {
   std::vector<std::shared_ptr<Channel>> channels;
   std::vector<Flow> flows;
   for (const int from : all_ranks(*engine)) {
@@ -147,7 +147,7 @@ void messages_wait_for_receivers_that_open_later(const Handle& engine) {
   meet(*engine);
 }
 
-void a_window_bounds_what_is_under_way(const Handle& engine) {
+void a_window_bounds_the_messages_in_flight(const Handle& engine) {
   const auto to = all_ranks(*engine);
   const auto channel = engine->open(0, to, 2);
   // A rank that forwards has a window of received messages, a window of sent ones, and one message between them.
@@ -164,8 +164,8 @@ void a_window_bounds_what_is_under_way(const Handle& engine) {
   send(*engine, *channel, 1, 100);
   std::uint64_t published = 2, received = 0;
   Block next = filled(*engine, published, 100);
-  expect(*engine, !engine->try_publish(*channel, next, 100), "a full window refuses a message");
-  expect(*engine, static_cast<bool>(next), "a refused block stays with its owner");
+  expect(*engine, !engine->try_publish(*channel, next, 100), "a full window rejects a message");
+  expect(*engine, static_cast<bool>(next), "a rejected block stays with its owner");
   static_cast<void>(receive(*engine, *channel, received++, 100));
   const auto until = Deadline::after(std::chrono::milliseconds(forwards ? 200 : 0));
   while (size_of(*engine) > 1) {
@@ -189,7 +189,7 @@ void a_window_bounds_what_is_under_way(const Handle& engine) {
   meet(*engine);
 }
 
-void shared_memory_means_that_nothing_is_copied(const Handle& engine) {
+void shared_memory_avoids_copies(const Handle& engine) {
   if (!engine->shares_memory()) return;
   const auto there = engine->open(0, all_ranks(*engine), 2);
   std::vector<std::shared_ptr<Channel>> back;
@@ -209,19 +209,19 @@ void shared_memory_means_that_nothing_is_copied(const Handle& engine) {
   meet(*engine);
 }
 
-void open_refuses_what_cannot_work(const Handle& engine) {
+void open_rejects_invalid_arguments(const Handle& engine) {
   const int size = size_of(*engine);
   const int rank = rank_of(*engine);
   const auto refuses = [&](std::string_view sentence, int from, std::vector<int> to, int window) {
     expect_throws<InvalidArgument>(*engine, sentence, [&] { return engine->open(from, to, window); });
   };
-  refuses("a channel without receivers is refused", rank, {}, 1);
-  refuses("a receiver out of range is refused", rank, {size}, 1);
-  refuses("a negative receiver is refused", rank, {-1}, 1);
-  refuses("a sender out of range is refused", size, {rank}, 1);
-  refuses("a receiver named twice is refused", rank, {rank, rank}, 1);
-  refuses("a window below one is refused", rank, {rank}, 0);
-  if (size > 1) refuses("a channel of others is refused", (rank + 1) % size, {(rank + 1) % size}, 1);
+  refuses("a channel without receivers is rejected", rank, {}, 1);
+  refuses("a receiver out of range is rejected", rank, {size}, 1);
+  refuses("a negative receiver is rejected", rank, {-1}, 1);
+  refuses("a sender out of range is rejected", size, {rank}, 1);
+  refuses("a receiver named twice is rejected", rank, {rank, rank}, 1);
+  refuses("a window below one is rejected", rank, {rank}, 0);
+  if (size > 1) refuses("a channel of other ranks is rejected", (rank + 1) % size, {(rank + 1) % size}, 1);
   meet(*engine);
   const auto channel = engine->open(0, all_ranks(*engine), 1);
   if (rank == 0) send(*engine, *channel, 3, 30);
@@ -229,7 +229,7 @@ void open_refuses_what_cannot_work(const Handle& engine) {
   meet(*engine);
 }
 
-void the_wrong_end_of_a_channel_is_refused(const Handle& engine) {
+void the_wrong_end_of_a_channel_is_rejected(const Handle& engine) {
   if (size_of(*engine) > 1 && rank_of(*engine) < 2) {
     const auto channel = engine->open(0, {1}, 1);
     Channel* const wrong[] = {channel.get()};
@@ -251,7 +251,7 @@ void the_wrong_end_of_a_channel_is_refused(const Handle& engine) {
   meet(*engine);
 }
 
-void another_window_is_seen_by_all(const Handle& engine) {
+void a_different_window_fails_on_all_ranks(const Handle& engine) {
   const int last = size_of(*engine) - 1;
   std::shared_ptr<Channel> channel;
   expect_throws<InvalidArgument>(*engine, "all members see that a channel was opened with another window", [&] {
@@ -265,7 +265,7 @@ void another_window_is_seen_by_all(const Handle& engine) {
          "the cause names the rank that opened it differently");
 }
 
-void a_window_may_be_larger_than_what_an_engine_queues(const Handle& engine) {
+void a_window_may_exceed_the_queue_of_an_engine(const Handle& engine) {
   constexpr std::uint64_t messages = 3000;
   auto others = all_ranks(*engine);
   others.erase(others.begin());
@@ -279,20 +279,20 @@ void a_window_may_be_larger_than_what_an_engine_queues(const Handle& engine) {
 
 constexpr Case messages_list[] = {
     {"info is constant and the same for all", 1, info_is_constant_and_the_same_for_all},
-    {"agree gives everybody every rank's bytes", 1, agree_gives_everybody_every_ranks_bytes},
-    {"messages come in order", 1, messages_come_in_order},
-    {"every rank multicasts to all at once", 1, every_rank_multicasts_to_all_at_once},
+    {"agree returns every rank's bytes to all ranks", 1, agree_returns_every_ranks_bytes_to_all_ranks},
+    {"messages arrive in order", 1, messages_arrive_in_order},
+    {"all ranks multicast concurrently", 1, all_ranks_multicast_concurrently},
     {"sizes vary from one byte to megabytes", 1, sizes_vary_from_one_byte_to_megabytes},
     {"a message may be shorter than its block", 1, a_message_may_be_shorter_than_its_block},
     {"channels of the same ranks do not mix", 1, channels_of_the_same_ranks_do_not_mix},
-    {"a window may be larger than what an engine queues", 2, a_window_may_be_larger_than_what_an_engine_queues},
+    {"a window may exceed the queue of an engine", 2, a_window_may_exceed_the_queue_of_an_engine},
     {"receivers may be any ranks", 1, receivers_may_be_any_ranks},
     {"messages wait for receivers that open later", 1, messages_wait_for_receivers_that_open_later},
-    {"a window bounds what is under way", 1, a_window_bounds_what_is_under_way},
-    {"shared memory means that nothing is copied", 1, shared_memory_means_that_nothing_is_copied},
-    {"open refuses what cannot work", 1, open_refuses_what_cannot_work},
-    {"another window is seen by all", 2, another_window_is_seen_by_all, true},
-    {"the wrong end of a channel is refused", 2, the_wrong_end_of_a_channel_is_refused},
+    {"a window bounds the messages in flight", 1, a_window_bounds_the_messages_in_flight},
+    {"shared memory avoids copies", 1, shared_memory_avoids_copies},
+    {"open rejects invalid arguments", 1, open_rejects_invalid_arguments},
+    {"a different window fails on all ranks", 2, a_different_window_fails_on_all_ranks, true},
+    {"the wrong end of a channel is rejected", 2, the_wrong_end_of_a_channel_is_rejected},
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ bool is_scribbled(ByteView bytes, int rank) {
   return true;
 }
 
-void what_is_written_to_a_private_lease_stays_with_it(const Handle& engine) {
+void writes_to_a_private_lease_are_visible_only_through_it(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 4);
   for (std::uint64_t round = 0; round < 12; ++round) {
     for (std::uint64_t i = 0; rank_of(*engine) == 0 && i < 2; ++i) {
@@ -27,19 +27,19 @@ void what_is_written_to_a_private_lease_stays_with_it(const Handle& engine) {
     Lease written = receive(*engine, *channel, 2 * round, message_bytes);
     const auto bytes = engine->make_private(*channel, written);
     expect(*engine, bytes.empty() || (bytes.data() == written.bytes.data() && bytes.size() == written.bytes.size()),
-           "the bytes of a private lease are those that may be written");
+           "make_private() returns the bytes of the lease");
     expect_filled(*engine, written.bytes, 2 * round, message_bytes);
     if (!bytes.empty()) scribble(bytes, rank_of(*engine));
     const Lease other = receive(*engine, *channel, 2 * round + 1, message_bytes);
     meet(*engine);
     expect_filled(*engine, other.bytes, 2 * round + 1, message_bytes);
     if (bytes.empty()) expect_filled(*engine, written.bytes, 2 * round, message_bytes);
-    else expect(*engine, is_scribbled(written.bytes, rank_of(*engine)), "what a rank wrote is what it reads");
+    else expect(*engine, is_scribbled(written.bytes, rank_of(*engine)), "a rank reads its own writes");
     meet(*engine);
   }
 }
 
-void a_lease_of_ones_own_memory_may_be_private(const Handle& engine) {
+void a_lease_of_this_ranks_own_memory_may_be_private(const Handle& engine) {
   const auto own = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
   for (std::uint64_t round = 0; round < 8; ++round) {
     send(*engine, *own, round, message_bytes);
@@ -61,14 +61,13 @@ void a_copied_hold_keeps_a_private_lease(const Handle& engine) {
     const auto written = engine->make_private(*channel, next);
     if (!written.empty()) scribble(written, 100);
   }
-  if (!bytes.empty())
-    expect(*engine, is_scribbled(lease.bytes, rank_of(*engine)), "a held lease keeps what is written");
+  if (!bytes.empty()) expect(*engine, is_scribbled(lease.bytes, rank_of(*engine)), "a held lease keeps its writes");
   meet(*engine);
 }
 
 constexpr Case private_list[] = {
-    {"what is written to a private lease stays with it", 1, what_is_written_to_a_private_lease_stays_with_it},
-    {"a lease of one's own memory may be private", 1, a_lease_of_ones_own_memory_may_be_private},
+    {"writes to a private lease are visible only through it", 1, writes_to_a_private_lease_are_visible_only_through_it},
+    {"a lease of this rank's own memory may be private", 1, a_lease_of_this_ranks_own_memory_may_be_private},
     {"a copied hold keeps a private lease", 1, a_copied_hold_keeps_a_private_lease},
 };
 

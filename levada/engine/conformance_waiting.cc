@@ -12,19 +12,19 @@ void a_wait_ends_at_its_deadline(const Handle& engine) {
   Channel* const receive_from[] = {channel.get()};
   const auto begin = Clock::now();
   const auto woken = engine->wait({.receive = receive_from}, Deadline::after(std::chrono::milliseconds(20)));
-  expect(*engine, woken == Woken::timeout, "a wait for what does not come times out");
+  expect(*engine, woken == Woken::timeout, "a wait without an event times out");
   expect(*engine, Clock::now() - begin >= std::chrono::milliseconds(20), "a wait lasts until its deadline");
   expect(*engine, engine->wait({.receive = receive_from}, Deadline::now()) == Woken::timeout,
-         "a passed deadline makes it a poll");
+         "a passed deadline turns a wait into a poll");
   expect(*engine, engine->wait({}, Deadline::after(std::chrono::milliseconds(1))) == Woken::timeout,
-         "a wait for nothing lasts until its deadline");
+         "a wait without conditions lasts until its deadline");
 }
 
-void what_holds_already_ends_a_wait(const Handle& engine) {
+void a_condition_that_already_holds_ends_a_wait(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
   Channel* const it[] = {channel.get()};
-  expect(*engine, engine->wait({.publish = it}, Deadline::now()) == Woken::ready, "room is there already");
-  expect(*engine, engine->wait({.allocate = 1000}, Deadline::now()) == Woken::ready, "memory is there already");
+  expect(*engine, engine->wait({.publish = it}, Deadline::now()) == Woken::ready, "room is already available");
+  expect(*engine, engine->wait({.allocate = 1000}, Deadline::now()) == Woken::ready, "memory is already available");
   send(*engine, *channel, 1, 100);
   expect(*engine, engine->wait({.publish = it}, Deadline::now()) == Woken::timeout, "a full window has no room");
   for (int i = 0; i < 2; ++i) {
@@ -91,7 +91,7 @@ void stop_and_wake_end_a_wait(const Handle& engine) {
   }
 }
 
-void waking_alone_ends_no_wait(const Handle& engine) {
+void waking_without_a_condition_ends_no_wait(const Handle& engine) {
   std::atomic<bool> over = false;
   auto waking = std::async(std::launch::async, [&] {
     while (!over) engine->wake(), std::this_thread::yield();
@@ -99,7 +99,7 @@ void waking_alone_ends_no_wait(const Handle& engine) {
   const auto woken = engine->wait({}, Deadline::after(std::chrono::milliseconds(20)));
   over = true;
   waking.get();
-  expect(*engine, woken == Woken::timeout, "wake() makes a wait look at its conditions again, no more");
+  expect(*engine, woken == Woken::timeout, "wake() only makes a wait recheck its conditions");
 }
 
 void threads_wait_for_their_own_channels(const Handle& engine) {
@@ -177,13 +177,13 @@ void a_posted_status_can_be_read_by_all(const Handle& engine) {
     expect_eventually(*engine, "the status posted last is read",
                       [&] { return std::string_view(group->status(rank).operation.data()) == "posted"; });
     const Status status = group->status(rank);
-    expect(*engine, status.step == 100 + rank && status.waiting_for == rank, "a status comes whole");
-    expect(*engine, status.detail.data() == fmt::format("detail {}", rank), "a status comes whole");
-    expect(*engine, status.since_ns > 0, "a status says since when");
+    expect(*engine, status.step == 100 + rank && status.waiting_for == rank, "a status arrives complete");
+    expect(*engine, status.detail.data() == fmt::format("detail {}", rank), "a status arrives complete");
+    expect(*engine, status.since_ns > 0, "a status has a start time");
   }
-  expect_throws<InvalidArgument>(*engine, "a rank out of range has no status",
+  expect_throws<InvalidArgument>(*engine, "a rank out of range is rejected",
                                  [&] { return group->status(size_of(*group)); });
-  expect_throws<InvalidArgument>(*engine, "a negative rank has no status", [&] { return group->status(-1); });
+  expect_throws<InvalidArgument>(*engine, "a negative rank is rejected", [&] { return group->status(-1); });
   meet_in_silence(*engine);
 }
 
@@ -217,7 +217,8 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
   }
   expect(*engine, is_interrupted && polls == 3, "a wait polls again and again, and throws what the poll throws");
   polls = 0;
-  expect(*engine, engine->wait({.publish = it, .poll = &interrupt}, limit()) == Woken::ready, "room is there already");
+  expect(*engine, engine->wait({.publish = it, .poll = &interrupt}, limit()) == Woken::ready,
+         "room is already available");
   expect(*engine, engine->wait({.receive = it, .poll = &interrupt}, Deadline::now()) == Woken::timeout,
          "nothing comes");
   expect(*engine, polls == 0, "a wait that does not sleep does not poll");
@@ -227,7 +228,7 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
   expect(*engine, woken == Woken::timeout && deadline.expired(), "a wait that polls lasts until its deadline");
   const std::function<void()> send_one = [&] { send(*engine, *channel, 3, 30); };
   expect(*engine, engine->wait({.receive = it, .poll = &send_one}, limit()) == Woken::ready,
-         "what the poll brings about ends the wait");
+         "a condition that the poll establishes ends the wait");
   static_cast<void>(receive(*engine, *channel, 3, 30));
 }
 
@@ -256,11 +257,11 @@ void a_change_calls_the_hook_while_no_thread_waits(const Handle& engine) {
 
 constexpr Case waiting_list[] = {
     {"a wait ends at its deadline", 1, a_wait_ends_at_its_deadline},
-    {"what holds already ends a wait", 1, what_holds_already_ends_a_wait},
+    {"a condition that already holds ends a wait", 1, a_condition_that_already_holds_ends_a_wait},
     {"a message wakes its receiver", 1, a_message_wakes_its_receiver},
     {"a message on any channel ends a wait", 2, a_message_on_any_channel_ends_a_wait},
     {"stop and wake end a wait", 1, stop_and_wake_end_a_wait},
-    {"waking alone ends no wait", 1, waking_alone_ends_no_wait},
+    {"waking without a condition ends no wait", 1, waking_without_a_condition_ends_no_wait},
     {"threads wait for their own channels", 1, threads_wait_for_their_own_channels},
     {"sender and receiver of a channel may be two threads", 1, sender_and_receiver_of_a_channel_may_be_two_threads},
     {"ranks that flood each other do not block", 1, ranks_that_flood_each_other_do_not_block},

@@ -42,7 +42,7 @@ TEST(Membership, ForgetsAGroupThatAllHaveLeftOnlyOnRequest) {
   membership.leave_oneself(std::array{subgroup}, 2);
   EXPECT_TRUE(membership.has_left_oneself(subgroup));
   membership.forget_if_over(subgroup);
-  EXPECT_EQ(membership.size(), 1U) << "one other is still in it";
+  EXPECT_EQ(membership.size(), 1U) << "another rank is still in the group";
   membership.leave(subgroup, 2);
   EXPECT_TRUE(membership.has_left(groups, 2));
   membership.forget_if_over(subgroup);

@@ -5,17 +5,17 @@
 
 namespace levada {
 
-/// The failure of this process, if there is one: a group of any of its engines has ended for a cause, and no group has
-/// been entered since. A peer may then be gone or hang in all of its groups, so a process that leaves waits for the
-/// last messages of none of them for long. Thread-safe.
+/// A leaving process waits for the last messages of its peers. After a failure, a peer may be gone or hang in all of
+/// its groups, so the process must not wait long in each of them. ProcessFailure records whether a group of any engine
+/// of this process has ended for a cause, and no group has been entered since. Thread-safe.
 class ProcessFailure {
  public:
   static void note() noexcept;
-  /// Forgets the failure: the process goes on.
+  /// Clears the failure, because the process continues.
   static void forget() noexcept;
   static bool exists() noexcept;
-  /// Returns the end of a wait of at most `timeout` in leaving. Waits that follow each other share the time, so that a
-  /// process with many groups leaves as fast as one with a single group.
+  /// Returns the deadline of a wait of at most `timeout` while leaving. Consecutive waits share one deadline, so that a
+  /// process leaves many groups as fast as one.
   static Deadline leave_deadline(Duration timeout) noexcept;
 };
 

@@ -250,7 +250,7 @@ TEST(Detect, RejectsASlurmTaskListWithoutThisNode) {
   EXPECT_THAT(refusal, ::testing::HasSubstr("SLURM_TASKS_PER_NODE is '2(x2)'"));
 }
 
-/// Returns what join() throws in this process with these variables.
+/// Returns the error of join() in this process with these variables.
 std::string join_error(const Variables& variables, const JoinOptions& options = {}) {
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   std::string text;

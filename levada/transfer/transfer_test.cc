@@ -1,4 +1,4 @@
-// From a batch through its portions to messages and back to trees, on one rank that sends to itself.
+// Turns batches into portions, messages and trees again, on one rank that sends to itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,8 @@ TEST(Transfer, SendsTensorsOfTheBlockWithoutCopying) {
     const auto arrival = loop.send(batch, whole(batch), &memory);
     EXPECT_EQ(copied_bytes(), before);
     EXPECT_EQ(arrival.tree().tensor("x").as<std::int64_t>()[99], 7);
-    EXPECT_EQ(arrival.tree().tensor("x").view().data(), made_at) << "threads see the very block";
+    EXPECT_EQ(arrival.tree().tensor("x").view().data(), made_at)
+        << "a receiver of the same process sees the same block";
   });
 }
 
@@ -116,7 +117,7 @@ TEST(Transfer, AnAliasStaysOneTensor) {
     const Tensor x = Tensor::of<std::int64_t>({2}, {1, 2});
     const FlatTree batch = flatten(Tree::dict({{"a", x}, {"b", x}}));
     const auto portion = whole(batch);
-    EXPECT_EQ(portion.tensor_bytes, 16u) << "its bytes cross once";
+    EXPECT_EQ(portion.tensor_bytes, 16u) << "its bytes are sent once";
     const auto tree = loop.send(batch, portion).tree();
     EXPECT_EQ(tree.tensor("a").view().data(), tree.tensor("b").view().data());
   });
@@ -159,7 +160,7 @@ TEST(Transfer, PrivateTensorsBelongToTheReceiver) {
         Tensor x = arrival.tree().tensor("x");
         ASSERT_TRUE(x.is_writable());
         x.mutable_as<std::int64_t>()[0] = 99;
-        EXPECT_EQ(std::get<Tensor>(batch.leaves[0]).as<std::int64_t>()[0], 1) << "the sender's stays as it was";
+        EXPECT_EQ(std::get<Tensor>(batch.leaves[0]).as<std::int64_t>()[0], 1) << "the sender's tensor is unchanged";
       },
       Access::private_);
 }
@@ -284,7 +285,7 @@ std::vector<std::int64_t> tokens_of_cp_rank(Loop& loop, const FlatTree& batch, i
       batch, plan_unit(fields_of(batch, PackedSegments(batch)), layout, Mesh::parse("cp=2"), audience, {}));
   const auto arrival = loop.send(batch, portion);
   EXPECT_EQ(arrival.tree().tensor("tokens").shape(), (Shape{2, 4}));
-  EXPECT_EQ(arrival.tree().tensor("cu_seqlens").shape(), (Shape{2, 3})) << "whole for everybody";
+  EXPECT_EQ(arrival.tree().tensor("cu_seqlens").shape(), (Shape{2, 3})) << "every rank gets all boundaries";
   const auto tokens = arrival.tree().tensor("tokens").as<std::int64_t>();
   return {tokens.begin(), tokens.end()};
 }

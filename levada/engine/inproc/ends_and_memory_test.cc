@@ -40,7 +40,7 @@ TEST(InprocAbort, IsTheCauseEvenIfRanksLeaveBecauseOfIt) {
     std::jthread aborting([&] { engines[0]->abort("the dam broke"); });
     try {
       static_cast<void>(receive(*engines[ranks - 1], *receiving, limit(), "test"));
-      FAIL() << "an end, or a message";
+      FAIL() << "the wait returned instead of throwing";
     } catch (const EngineError& error) {
       ASSERT_STREQ(error.what(), "rank 0 aborted: the dam broke");
     }

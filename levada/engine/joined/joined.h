@@ -18,7 +18,7 @@ struct Options {
   /// How long a leaving rank waits for the channels that it forwards to end. Their senders may still be busy in the
   /// program's code. After that time, the rank ends the groups of these channels.
   Duration leave_timeout = std::chrono::minutes(30);
-  /// The same limit, for all its engines together, for a process that leaves after a ProcessFailure.
+  /// Replaces leave_timeout after a ProcessFailure. All engines of the process share this time.
   Duration failed_leave_timeout = std::chrono::seconds(5);
   Duration remind_after = std::chrono::seconds(30);  ///< first report of that wait, by a Reminder
   /// Called ten times a second during that wait. If it returns true, the wait ends as it does at leave_timeout. May be

@@ -100,7 +100,7 @@ TEST(Joined, ARankLeavesManyGroupsConcurrentlyAfterADeath) {
     EXPECT_THROW(wait_for_death(), PeerLost);
     const auto since = Clock::now();
     groups.clear();
-    EXPECT_LT(Clock::now() - since, std::chrono::seconds(6)) << "not one after the other";
+    EXPECT_LT(Clock::now() - since, std::chrono::seconds(6)) << "the groups must be left concurrently";
   };
   EXPECT_EQ(run_ranks(4, {}, body), "");
 }
@@ -116,7 +116,7 @@ TEST(Joined, ARankThatLeavesBecauseOfADeathIsNotMistakenForTheEndOfItsData) {
         agree(*engine, {}, Deadline::after(std::chrono::seconds(20)), "test");
         if (rank == 3) return job.lose(3);
         engine->wait(rank == 1 ? messages : WaitFor{}, Deadline::after(std::chrono::seconds(20)));
-        throw conformance::Failure("a wait ended though no message has come");
+        throw conformance::Failure("a wait ended although no message has arrived");
       } catch (const PeerLost& lost) {
         if (lost.rank() != 3) throw;
       }
@@ -135,8 +135,8 @@ std::string error_of_meeting(Engine& engine) {
   }
 }
 
-/// Rank `leaver` of four only calls `begin`; the others then meet. Returns what each of them throws, by rank. None ends
-/// the group because of it.
+/// Rank `leaver` of four calls only `begin`; the others then meet. Returns the error that each of them throws, by rank.
+/// No rank ends the group because of its error.
 std::vector<std::string> meet_without(
     int leaver, int ranks_a_host, int degree,
     const std::function<std::shared_ptr<void>(Engine&)>& begin = [](Engine&) { return nullptr; }) {
@@ -202,7 +202,7 @@ TEST(Joined, ARankForwardsAnAbortToOtherHostsBeforeItLeavesBecauseOfIt) {
         engine->wait({}, Deadline::after(std::chrono::seconds(20)));
       } else {
         receive(*engine, *channel, Deadline::after(std::chrono::seconds(20)), "test");
-        throw conformance::Failure("an abort is taken for an end");
+        throw conformance::Failure("an abort was mistaken for an end");
       }
     } catch (const EngineError& error) {
       has_ended = rank == 2 || has_ended;
@@ -228,7 +228,7 @@ TEST(Joined, ARankForwardsAnAbortOnItsHostBeforeItLeavesBecauseOfIt) {
         }
         if (rank != 1) engine->wait({}, limit);
         receive(*engine, *channel, limit, "test");
-        throw conformance::Failure("an abort is taken for an end");
+        throw conformance::Failure("an abort was mistaken for an end");
       } catch (const conformance::Failure&) {
         throw;
       } catch (const Error& error) {
@@ -283,14 +283,14 @@ void send(Engine& engine, Channel& channel, std::size_t bytes, int value) {
 void expect_message(const std::optional<Lease>& lease, std::size_t bytes, int value) {
   const Bytes expected(bytes, static_cast<std::byte>(value));
   if (!lease || !std::equal(lease->bytes.begin(), lease->bytes.end(), expected.begin(), expected.end())) {
-    throw conformance::Failure("a message arrives as it was sent");
+    throw conformance::Failure("a message did not arrive as it was sent");
   }
 }
 
 /// Waits until another rank's thread has set `flag`.
 void wait_until(const std::atomic<bool>& flag) {
   for (const Deadline deadline = limit(); !flag;) {
-    if (deadline.expired()) throw conformance::Failure("another rank takes too long");
+    if (deadline.expired()) throw conformance::Failure("another rank took too long");
     std::this_thread::yield();
   }
 }
@@ -336,13 +336,13 @@ TEST(Joined, ALeavingRankForwardsOnItsHostUntilTheChannelEnds) {
       leaves = true;
     } else {
       for (int i = 0; i < 50; ++i) expect_message(receive(*engine, *channel, limit(), "test"), 1'000, i);
-      if (receive(*engine, *channel, limit(), "test")) throw conformance::Failure("the channel ends");
+      if (receive(*engine, *channel, limit(), "test")) throw conformance::Failure("the channel did not end");
     }
   };
   EXPECT_EQ(run_ranks(4, {.options = {.leave_timeout = std::chrono::seconds(20)}}, body), "");
 }
 
-/// Rank 2 leaves while rank 0 keeps the channel open, and the others wait. Returns what these throw.
+/// Rank 2 leaves while rank 0 keeps the channel open, and the others wait. Returns their errors.
 std::string leave_early(const Options& options) {
   const auto body = [](const std::shared_ptr<Engine>& engine, Job&) {
     const int rank = engine->info().rank;
@@ -424,7 +424,7 @@ TEST(Joined, ForwardsSeveralChannelsOnceMemoryIsAvailable) {
     if (rank < 2) {
       const auto channel = engine->open(rank, {2, 3}, 1);
       wait_until(is_full);
-      // The second message has room once the first has been taken to be forwarded.
+      // The second message has room once the forwarder has received the first.
       for (int i = 0; i < 2; ++i) send(*engine, *channel, sent(rank), i);
       is_blocked[rank] = true;
       for (int i = 2; i < 5; ++i) send(*engine, *channel, sent(rank), i);

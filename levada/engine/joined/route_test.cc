@@ -69,13 +69,13 @@ std::map<int, int> deliveries(const std::vector<int>& host_of, int from, const s
     const Route& route = routes.at(holder);
     EXPECT_LE(route.outgoing.to.size(), static_cast<std::size_t>(degree));
     for (const int next : route.outgoing.to) {
-      EXPECT_EQ(routes.at(next).incoming, route.outgoing) << "all members of a channel open it alike";
+      EXPECT_EQ(routes.at(next).incoming, route.outgoing) << "all members open the same leg";
       if (routes.at(next).forwards()) holders.push_back(next);
       else ++seen[next];
     }
     if (route.near.from != holder) continue;
     for (const int receiver : route.near.to) {
-      EXPECT_EQ(routes.at(receiver).near, route.near) << "all members of a channel open it alike";
+      EXPECT_EQ(routes.at(receiver).near, route.near) << "all members open the same leg";
       ++seen[receiver];
     }
   }

@@ -146,7 +146,7 @@ TEST(MpiHostLinks, SucceedOnceFilesCanBeOpenedAgain) {
   later.join();
 }
 
-/// Sends a rank's port what strangers might send.
+/// Sends data that strangers might send to a rank's port.
 void intrude(const Place& place, unsigned seed, const std::atomic<bool>& is_over) {
   std::mt19937 random(seed);
   std::vector<UniqueFd> kept;

@@ -112,7 +112,7 @@ void send_around(Engine& engine, std::size_t bytes, int count) {
     std::memset(block.memory().data(), i + rank, length);
     publish(engine, *sending, std::move(block), length, limit(), "test");
     const auto lease = receive(engine, *receiving, limit(), "test");
-    expect(lease && lease->bytes.size() == length, "a message arrives in its length");
+    expect(lease && lease->bytes.size() == length, "a message arrives with its length");
     const auto value = static_cast<std::byte>(i + previous);
     expect(lease->bytes.front() == value && lease->bytes.back() == value, "a message arrives as it was sent");
   }
@@ -137,7 +137,7 @@ TEST(MpiMessages, DoNotMixWithMessagesOfOtherEnginesOrTheProgram) {
                 int received = -1;
                 MPI_Sendrecv(&rank, 1, MPI_INT, (rank + 1) % size, 0, &received, 1, MPI_INT, MPI_ANY_SOURCE,
                              MPI_ANY_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-                expect(received == (rank + size - 1) % size, "the program's messages are its own");
+                expect(received == (rank + size - 1) % size, "the program receives its own messages");
                 send_around(*first, 1'000, 1);
               }
               other.join();
@@ -174,7 +174,8 @@ TEST(MpiEngines, HaveTheRanksOfTheirCommunicator) {
               {
                 Communicator communicator(reversed, over_mpi);
                 const auto engine = communicator.make_engine();
-                expect(engine->info().rank == size - 1 - rank && engine->info().size == size, "ranks are its own");
+                expect(engine->info().rank == size - 1 - rank && engine->info().size == size,
+                       "ranks are those of the communicator");
                 send_around(*engine, 100, 1);
               }
               MPI_Comm_free(&reversed);
@@ -270,7 +271,7 @@ TEST(MpiTransport, NotifiesAPeerThatItHasBeenGivenUp) {
               for (const Deadline deadline = limit(); rank != 0 && receiver->lost_peer < 0 && !deadline.expired();) {
                 std::this_thread::yield();
               }
-              expect(rank == 0 || receiver->lost_peer == 0, "whoever is given up learns it");
+              expect(rank == 0 || receiver->lost_peer == 0, "the peer is notified that it has been given up");
               receiver->is_done = true;
               transport.wait_until_over(std::chrono::minutes(1));
               MPI_Barrier(communicator);
@@ -308,7 +309,7 @@ TEST(MpiEngines, EndIfAPeerHasNoMemoryForABody) {
                   std::this_thread::sleep_for(std::chrono::milliseconds(1));
                 }
                 if (transport->is_over()) return;
-                std::fprintf(stderr, "rank %d waits for ever, after %zu bytes\n", rank, bytes);
+                std::fprintf(stderr, "rank %d hangs after %zu bytes\n", rank, bytes);
                 MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
               }),
               "");

@@ -25,7 +25,7 @@
 namespace levada::p2p {
 namespace {
 
-/// Checks what two ranks throw if one sends the other more than it has memory for.
+/// Checks the errors of two ranks if one sends the other more than it has memory for.
 void expect_no_memory(std::size_t bytes) {
   test::LoopbackNetwork network(2, {.has_threads = false});
   const auto make = [&](int rank, const Options& options) {
@@ -81,7 +81,7 @@ TEST(P2pMemory, OfReceivedMessagesIsReturnedToTheSystem) {
   const auto sending = engines[0]->open(0, {1}, 1), receiving = engines[1]->open(0, {1}, 1);
   test::send(*engines[0], *sending, 1'000'000, std::byte{1});
   auto lease = receive(*engines[1], *receiving, test::limit(), "test");
-  EXPECT_EQ(engines[1]->trim(), 0U) << "it is kept";
+  EXPECT_EQ(engines[1]->trim(), 0U) << "the leased message stays in memory";
   lease.reset();
   EXPECT_GE(engines[1]->trim(), 1'000'000U);
 }
@@ -180,7 +180,7 @@ TEST(P2pFork, DoesNotAffectTheParentsLeases) {
   int status = -1;
   ::waitpid(child, &status, 0);
   engine->on_change({});
-  EXPECT_EQ(status, 0) << "the child has changed what the parent's threads wait for";
+  EXPECT_EQ(status, 0) << "the child has changed state that the parent's threads wait for";
   EXPECT_EQ(engine->holders(*own).at(0).leased, 1);
   EXPECT_EQ(leases[1].bytes[0], std::byte{'x'});
 }

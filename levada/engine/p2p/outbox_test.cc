@@ -60,7 +60,7 @@ TEST_F(P2pOutbox, CopiesASmallMessageOnceForAllPeersWhenItIsSent) {
   EXPECT_EQ(copied_bytes(), before + payload->size());
   ASSERT_EQ(transport->sent.size(), 1U);
   EXPECT_EQ(transport->sent[0].peers, (std::vector{1, 2, 3}));
-  EXPECT_EQ(payload.use_count(), 1) << "what has been copied is released";
+  EXPECT_EQ(payload.use_count(), 1) << "copied payload is released";
 }
 
 TEST_F(P2pOutbox, CopiesEachMessageOfASharedFrameOnce) {

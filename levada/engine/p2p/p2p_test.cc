@@ -198,7 +198,7 @@ TEST(P2pAbort, IsTheCauseEvenIfALeavingRankIsSeenFirst) {
   engines[1].reset();
   try {
     static_cast<void>(receive(*engines[2], *receiving, test::limit(), "test"));
-    ADD_FAILURE() << "an end, or a message";
+    ADD_FAILURE() << "receive() returned instead of throwing";
   } catch (const EngineError& error) {
     EXPECT_STREQ(error.what(), "rank 0 aborted: the dam broke");
   }
@@ -243,7 +243,7 @@ Lease poll(Engine& engine, Channel& channel) {
   for (const Deadline deadline = test::limit(); !deadline.expired(); std::this_thread::yield()) {
     if (const auto received = engine.try_receive(channel); received.message) return *received.message;
   }
-  throw Timeout("no message came");
+  throw Timeout("no message arrived");
 }
 
 TEST(P2pMessages, CarryDeferredReceiptsAndCloses) {
@@ -331,11 +331,11 @@ TEST(P2pJoining, ForwardsALeaseOfAnotherEngineWithoutACopy) {
   const std::byte* const bytes = lease.bytes.data();
   EXPECT_TRUE(engines[0]->try_publish(*sending, lease));
   lease = {};
-  EXPECT_EQ(near->holders(*tap).at(0).leased, 1) << "the bytes are kept as long as they are needed";
+  EXPECT_EQ(near->holders(*tap).at(0).leased, 1) << "the lease is kept as long as a receiver needs it";
   EXPECT_EQ(receive(*engines[1], *receiving, test::limit(), "test").value().bytes[999'999], std::byte{5});
   Lease own = receive(*engines[0], *sending, test::limit(), "test").value();
   EXPECT_EQ(own.bytes.data(), bytes);
-  EXPECT_TRUE(engines[0]->make_private(*sending, own).empty()) << "they are another engine's";
+  EXPECT_TRUE(engines[0]->make_private(*sending, own).empty()) << "the bytes belong to another engine";
   own = {};
   for (const Deadline deadline = test::limit(); !near->holders(*tap).empty() && !deadline.expired();)
     std::this_thread::yield();

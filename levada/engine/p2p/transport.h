@@ -40,7 +40,7 @@ class Receiver {
   virtual bool is_closed(int peer) = 0;
   virtual bool all_closed() = 0;
   /// Returns whether this rank has seen a loss, or the end of a group for a cause, and has entered no group since. If
-  /// so, leaving takes no longer than the other ranks may need to learn of it.
+  /// so, this rank leaves as soon as the other ranks have had time to detect it.
   virtual bool has_failed() = 0;
   /// Sends the frames that were deferred for batching.
   virtual void flush_deferred() = 0;

@@ -203,7 +203,7 @@ TEST(Death, KeepsSentMessagesReceivableAndLeasesValid) {
     for (int i = 0; i < 5; ++i) leases.push_back(engine->try_receive(*channel).message.value());
     try {
       static_cast<void>(engine->try_receive(*channel));
-      throw EngineError("a sixth message came");
+      throw EngineError("a sixth message arrived");
     } catch (const PeerLost&) {
     }
     for (int i = 0; i < 5; ++i) {
@@ -240,7 +240,7 @@ TEST(Death, OfAReceiverReturnsBlocksToTheSender) {
       if (engine->try_allocate(part)) throw EngineError("there should be no memory left");
       const auto go = engine->open(0, {2}, 1);
       publish(*engine, *go, allocate(*engine, 1, test::soon(), "test"), 1, test::soon(), "test");
-      // Two messages that rank 2 has not received, and the one that it holds, come back with its death.
+      // Rank 2's death returns the two messages that it has not received and the one that it holds.
       static_cast<void>(allocate(*living, 3 * part, test::soon(), "test"));
     }
     agree(*living, {}, test::soon(), "test");
@@ -253,7 +253,7 @@ TEST(Aborts, OfManyGroupsDoNotEndTheJob) {
     for (int number = 0; number < 200; ++number) {
       const auto group = engine->subgroup(std::vector<int>{0, 1}, "given up");
       if (engine->info().rank == number % 2) {
-        group->abort("this group alone");
+        group->abort("only this group");
       } else {
         EXPECT_THROW(group->wait({}, test::soon()), EngineError);
       }

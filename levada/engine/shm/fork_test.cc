@@ -1,4 +1,4 @@
-// A forked child can do nothing with the engine that it inherits.
+// A forked child cannot use the engine that it inherits.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,11 +53,11 @@ TEST(Fork, DoesNotAffectTheParentsEngineLeasesAndBlocks) {
     });
     if (status != 0) throw EngineError("the child's calls were not all refused");
     const auto holders = engine->holders(*channel);
-    if (holders.size() != 1 || holders[0].leased != 1) throw EngineError("the child gave back the parent's lease");
-    if (engine->try_allocate(100)->memory().data() == memory) throw EngineError("the child gave back a block");
+    if (holders.size() != 1 || holders[0].leased != 1) throw EngineError("the child released the parent's lease");
+    if (engine->try_allocate(100)->memory().data() == memory) throw EngineError("the child released a block");
     publish(*engine, *channel, *std::move(block), 1, test::soon(), "test");
     if (receive(*engine, *channel, test::soon(), "test")->bytes.data() != memory)
-      throw EngineError("the block is another");
+      throw EngineError("the block has moved");
   };
   EXPECT_EQ(test::run_forked(1, body, {.memory_bytes = 1 << 20}), "");
 }
@@ -70,7 +70,7 @@ TEST(Fork, KillsAChildThatReadsABatchOfItsParent) {
     std::optional<Lease> lease = receive(*engine, *channel, test::soon(), "test");
     const auto* const at = reinterpret_cast<const volatile unsigned char*>(lease->bytes.data());
     const auto read = [&] {
-      for (const int signal : {SIGSEGV, SIGBUS}) ::signal(signal, SIG_DFL);  // a sanitizer would exit in an orderly way
+      for (const int signal : {SIGSEGV, SIGBUS}) ::signal(signal, SIG_DFL);  // a sanitizer would exit normally
       return static_cast<int>(*at);
     };
     if (!WIFSIGNALED(status_of_child(read))) {
@@ -94,7 +94,7 @@ TEST(Fork, KillsAChildThatReadsAPrivateViewOfItsParent) {
     test::expect(!view.empty(), "there are private views between processes");
     view[0] = std::byte{7};
     const auto read = [at = reinterpret_cast<const volatile unsigned char*>(view.data())] {
-      for (const int signal : {SIGSEGV, SIGBUS}) ::signal(signal, SIG_DFL);  // a sanitizer would exit in an orderly way
+      for (const int signal : {SIGSEGV, SIGBUS}) ::signal(signal, SIG_DFL);  // a sanitizer would exit normally
       return static_cast<int>(*at);
     };
     test::expect(WIFSIGNALED(status_of_child(read)), "a child that reads its parent's view dies");

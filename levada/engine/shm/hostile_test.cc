@@ -144,7 +144,7 @@ TEST(Hostile, RejectsMoreMessagesThanTheWindow) {
     std::shared_ptr<Channel> channel;
     if (!before_it_is_opened) channel = victim.engine().open(1, {0}, 2);
     victim.push(sent);
-    EXPECT_EQ(victim.complaint(), "") << "they are as many as the window is";
+    EXPECT_EQ(victim.complaint(), "") << "there are no more than the window allows";
     victim.push(sent);
     EXPECT_NE(victim.complaint().find("more messages than the window of 2"), std::string::npos) << victim.complaint();
   }

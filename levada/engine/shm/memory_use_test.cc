@@ -46,8 +46,8 @@ TEST(Memory, StaysBoundedForManyMessagesOfManySizes) {
     const std::uint64_t held = engine->trim();
     test::expect(held <= 16 * mib,
                  fmt::format("{} messages leave a pool of at most 16 MiB; it is {}", messages, format_bytes(held)));
-    // Except for what a peer released in between: the few bytes of agree().
-    test::expect(engine->trim() <= mib / 16, "what was given back is not given back again");
+    // A peer may have released the few bytes of agree() in between.
+    test::expect(engine->trim() <= mib / 16, "memory is released only once");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -55,7 +55,7 @@ TEST(Memory, StaysBoundedForManyMessagesOfManySizes) {
 TEST(Memory, AllocationWaitsUntilTheDeadlineIfTheSystemRefuses) {
   auto memory = test::share_in_process(1, 64 * mib);
   const auto range = memory[0].data[0]->memory();
-  // An empty file replaces the memory: filling it fails as it does on a system without memory.
+  // An empty file replaces the memory, so that filling it fails as on a system that is out of memory.
   const UniqueFd file(::memfd_create("empty", MFD_CLOEXEC));
   ASSERT_EQ(::mmap(range.data(), range.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0),
             range.data());
@@ -79,10 +79,11 @@ TEST(Memory, HoldsAMessageOfHundredsOfMebibytes) {
       publish(*engine, *channel, std::move(block), bytes, test::soon(), "test");
     } else {
       const auto lease = receive(*engine, *channel, test::soon(), "test");
-      test::expect(lease->bytes.size() == bytes && lease->bytes[bytes - 1] == std::byte{42}, "all of it arrives");
+      test::expect(lease->bytes.size() == bytes && lease->bytes[bytes - 1] == std::byte{42},
+                   "the whole message arrives");
     }
     agree(*engine, {}, test::soon(), "test");
-    test::expect(engine->info().rank == 0 || engine->trim() >= bytes, "it can be given back to the system");
+    test::expect(engine->info().rank == 0 || engine->trim() >= bytes, "trim() releases the message");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -129,7 +130,7 @@ TEST(Memory, ReleasesItsCacheBeforeAnAllocationFails) {
   available = 20 * mib;
   for (int i = 0; i < 8; i += 2) blocks[static_cast<std::size_t>(i)] = Block();
   EXPECT_FALSE(engine->try_allocate(30 * mib));
-  EXPECT_EQ(engine->trim(), 0U) << "the pool should have gone back already";
+  EXPECT_EQ(engine->trim(), 0U) << "the cache should already have been released";
 }
 
 TEST(Memory, FitsALimitedAddressSpaceAndFileSize) {
@@ -177,7 +178,8 @@ TEST(Memory, StaysResidentIfAReceiverKeepsItsPages) {
     };
     send_one();
     agree(*engine, {}, test::soon(), "test");
-    if (engine->info().rank == 0) test::expect(engine->trim() >= mib / 2, "nobody has asked yet");
+    if (engine->info().rank == 0)
+      test::expect(engine->trim() >= mib / 2, "no receiver has asked to keep the pages yet");
     agree(*engine, {}, test::soon(), "test");
     Lease lease = send_one();
     const std::array<std::byte, 8> elsewhere{};

@@ -1,4 +1,4 @@
-// Private views between real processes: how they begin, what they cost, and when they are given up.
+// Private views between real processes: their initial content, their cost, and when copies replace them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -50,7 +50,7 @@ TEST(PrivateViews, ShowTheSentBytesInEachLease) {
     broadcast(engine, *channel, 40, [&](Lease& lease, std::byte number) {
       const auto bytes = engine->make_private(*channel, lease);
       test::expect(!bytes.empty(), "there are private views between processes");
-      test::expect(holds_only(bytes, number), "a private view begins as what was sent");
+      test::expect(holds_only(bytes, number), "a private view initially shows the sent bytes");
       write_pages(bytes, 1 + static_cast<std::size_t>(engine->info().rank));
     });
   };
@@ -79,7 +79,7 @@ TEST(PrivateViews, ReleaseTheirWrittenPages) {
       if (++taken == 20) before = anonymous_kib();
     });
     // Otherwise it would be 38,000 more.
-    test::expect(anonymous_kib() < before + 8192, "written pages are given back");
+    test::expect(anonymous_kib() < before + 8192, "written pages are released");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -92,11 +92,11 @@ TEST(PrivateViews, AreReplacedByCopiesIfManyPagesAreWritten) {
     int views = 0;
     broadcast(engine, *much, 10, [&](Lease& lease, std::byte number) {
       const auto bytes = engine->make_private(*much, lease);
-      test::expect(holds_only(lease.bytes, number), "what comes is what was sent, written pages or not");
+      test::expect(holds_only(lease.bytes, number), "messages arrive unchanged, even after pages were written");
       views += bytes.empty() ? 0 : 1;
       if (!bytes.empty()) write_pages(bytes, message_bytes / page_bytes / 10);
     });
-    test::expect(views > 0 && views < 10, "a channel on which a tenth of the pages is written goes over to copies");
+    test::expect(views > 0 && views < 10, "a channel switches to copies if a tenth of the pages is written");
     broadcast(engine, *little, 2, [&](Lease& lease, std::byte) {
       test::expect(!engine->make_private(*little, lease).empty(), "another channel keeps its private views");
     });
@@ -111,7 +111,7 @@ TEST(PrivateViews, AreUnavailableIfWrittenPagesCannotBeFound) {
     const auto channel = engine->open(0, {0, 1}, 1);
     broadcast(engine, *channel, 3, [&](Lease& lease, std::byte number) {
       test::expect(engine->make_private(*channel, lease).empty(), "there is no private view without the page map");
-      test::expect(holds_only(lease.bytes, number), "the lease is as it was");
+      test::expect(holds_only(lease.bytes, number), "the lease is unchanged");
     });
   };
   EXPECT_EQ(test::run_forked(2, body), "");
@@ -124,7 +124,7 @@ TEST(PrivateViews, AreNotMadeForSmallMessages) {
       publish(*engine, *channel, allocate(*engine, 1000, test::soon(), "test"), 1000, test::soon(), "test");
     }
     auto lease = receive(*engine, *channel, test::soon(), "test");
-    test::expect(engine->make_private(*channel, *lease).empty(), "to copy a small message is cheaper");
+    test::expect(engine->make_private(*channel, *lease).empty(), "copying a small message is cheaper");
     agree(*engine, {}, test::soon(), "test");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
@@ -135,7 +135,8 @@ TEST(PrivateViews, OfLockedMemoryAreDroppedToo) {
     const auto channel = engine->open(0, {0, 1}, 1);
     broadcast(engine, *channel, 6, [&](Lease& lease, std::byte number) {
       const auto bytes = engine->make_private(*channel, lease);
-      test::expect(bytes.empty() || holds_only(bytes, number), "a view of locked memory begins as what was sent");
+      test::expect(bytes.empty() || holds_only(bytes, number),
+                   "a view of locked memory initially shows the sent bytes");
       if (!bytes.empty()) static_cast<void>(::mlock(bytes.data(), 2 * page_bytes));
       if (!bytes.empty()) write_pages(bytes, 2);
     });
@@ -152,7 +153,7 @@ TEST(PrivateViews, EndSilentlyInAForkedChild) {
       test::ForkedRanks children(1, [&](int) { lease = {}; });
       const auto endings = children.wait();
       test::expect(endings.front().well, "a child may drop a private lease: " + endings.front().error);
-      test::expect(bytes[5] == std::byte{255}, "a child's end leaves its parent's view alone");
+      test::expect(bytes[5] == std::byte{255}, "a child's end does not affect its parent's view");
     });
   };
   EXPECT_EQ(test::run_forked(2, body), "");

@@ -325,7 +325,7 @@ TEST(Rendezvous, NotifiesAllRanksThatOneRefusesToStart) {
         static_cast<void>(meet(rank, 3, place, options));
       } else if (refuse_start(rank, 3, place, ErrorKind::invalid_argument, "there is no option --mseh") !=
                  (rank != 0)) {
-        throw EngineError("the wrong rank has to say so");
+        throw EngineError("the wrong rank has to report it");
       }
     });
     const auto endings = ranks.wait();

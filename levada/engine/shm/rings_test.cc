@@ -27,7 +27,7 @@ struct Round {
   std::vector<std::shared_ptr<Channel>> closed;
 };
 
-// The sender keeps notices back, because the ring is full, and tries to publish the first message on another channel
+// The sender defers notices, because the ring is full, and tries to publish the first message on another channel
 // while the receiver makes room. The notice that announces the channel must not arrive after its message.
 TEST(Rings, NoMessageOvertakesADeferredNotice) {
   constexpr int num_rounds = 50;

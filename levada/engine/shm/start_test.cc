@@ -35,7 +35,7 @@ std::ptrdiff_t mapped_data(const std::string& permissions) {
 }
 
 void expect_one_writable_mapping() {
-  if (mapped_data("rw-s") != 1 || mapped_data("r--s") != 2) throw EngineError("other mappings than planned");
+  if (mapped_data("rw-s") != 1 || mapped_data("r--s") != 2) throw EngineError("unexpected mappings");
   const auto files = test::count_memory_files(memory_bytes);
   if (files.all != 3) throw EngineError("there are not three data files");
   if (files.writable != 0) throw EngineError("a data file can be mapped writable");

@@ -53,8 +53,8 @@ TEST_P(WrittenPagesBy, AreFoundIfEverySecondPageIsWritten) {
   const Mapped mapped;
   for (std::size_t number = 0; number < pages; number += 2) mapped.page(number) = std::byte{2};
   EXPECT_EQ(written.drop(mapped.memory().subspan(2 * page_bytes, 700 * page_bytes)), 350U);
-  EXPECT_EQ(mapped.page(0), std::byte{2}) << "what lies before is left alone";
-  EXPECT_EQ(mapped.page(702), std::byte{2}) << "what lies behind is left alone";
+  EXPECT_EQ(mapped.page(0), std::byte{2}) << "pages before the memory are unchanged";
+  EXPECT_EQ(mapped.page(702), std::byte{2}) << "pages after the memory are unchanged";
 }
 
 INSTANTIATE_TEST_SUITE_P(, WrittenPagesBy, testing::Values(WrittenPages::Way::scan, WrittenPages::Way::pagemap),
