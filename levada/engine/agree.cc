@@ -310,7 +310,7 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
   }
   std::vector<ByteView> said{mine};
   for (const Lease& other : std::span(others).subspan(1)) said.push_back(other.bytes);
-  posted.at_work("making the answers");
+  posted.at_work("computing the answers");
   const auto parts = answer(said);
   for (std::size_t rank = 1; rank < said.size(); ++rank) {
     send(*engine_, *from_root_[rank - 1], *parts[rank], Deadline::after(timeout), what_, poll);

@@ -52,8 +52,8 @@ Arena::Allocation Arena::allocate(const Place& place) {
     allocation.unbacked = resident_.missing(allocation.block);
     resident_.add(allocation.block);
   }
-  LEVADA_ASSERT(resident_.contains(allocation.block), "all of a block in use is resident");
-  LEVADA_ASSERT(used_ <= resident(), "no more is in use than is resident");
+  LEVADA_ASSERT(resident_.contains(allocation.block), "a block in use is resident");
+  LEVADA_ASSERT(used_ <= resident(), "used memory does not exceed resident memory");
   return allocation;
 }
 
@@ -90,7 +90,7 @@ void Arena::free_unpopulated(const Allocation& allocation) {
 
 void Arena::forget(std::uint32_t slot) {
   const Slot& entry = slots_[slot];
-  LEVADA_ASSERT(!entry.used, "a block in use keeps its place");
+  LEVADA_ASSERT(!entry.used, "only a free block is forgotten");
   free_.add({entry.offset, entry.offset + entry.reserved});
   unused_slots_.push_back(slot);
 }

@@ -209,7 +209,7 @@ void BlockPool::give_back(std::byte* data, std::size_t size) noexcept {
   {
     const std::lock_guard lock(state_->mutex);
     const auto slot = state_->arena.slot_at(static_cast<std::uint64_t>(data - memory_.data()));
-    LEVADA_ASSERT(slot.has_value(), "a block goes back to the pool that it is of, once");
+    LEVADA_ASSERT(slot.has_value(), "a block returns to its own pool, once");
     state_->arena.free(*slot);
   }
   if (state_->options.on_free) state_->options.on_free();

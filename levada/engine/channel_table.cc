@@ -259,7 +259,7 @@ bool ChannelTable::has_room(const ChannelState& channel) const {
 }
 
 void ChannelTable::announce(ChannelState& channel) {
-  LEVADA_ASSERT(channel.is_sending, "only an open end sends");
+  LEVADA_ASSERT(channel.is_sending, "messages are sent only on an open end");
   if (std::exchange(channel.has_announced, true)) return;
   for (const auto& receiver : channel.receivers) {
     if (receiver_is_over(channel, receiver)) continue;
@@ -282,7 +282,7 @@ void ChannelTable::ask_for_room(ChannelState& channel) {
 // ---- receiving
 
 Arrival ChannelTable::receive(ChannelState& channel) {
-  LEVADA_ASSERT(channel.is_receiving && !channel.arrived.empty(), "what is received has arrived at an open end");
+  LEVADA_ASSERT(channel.is_receiving && !channel.arrived.empty(), "a received message has arrived at an open end");
   Arrival arrival = std::move(channel.arrived.front());
   channel.arrived.pop_front();
   ++channel.num_received;

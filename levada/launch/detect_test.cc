@@ -293,10 +293,10 @@ TEST(Join, NamesTheCallForAnEngineThatThisBuildLacks) {
             "InvalidArgument: there is no engine pigeon in this build; there are inproc, shm");
   EXPECT_EQ(
       join_error({}, {.engine = "mpi"}),
-      "InvalidArgument: the engine mpi is for C++ programs that call levada::mpi::join(); here there are inproc, shm");
+      "InvalidArgument: the engine mpi is for C++ programs that call levada::mpi::join(); this build has inproc, shm");
   EXPECT_EQ(
       join_error({}, {.engine = "shm+c10d"}),
-      "InvalidArgument: the engine shm+c10d is for Python programs that call levada.join(); here there are inproc, "
+      "InvalidArgument: the engine shm+c10d is for Python programs that call levada.join(); this build has inproc, "
       "shm");
 }
 

@@ -159,7 +159,7 @@ void check_engine(std::string_view name) {
                                        std::pair("c10d", "Python programs that call levada.join()")}) {
     if (name != ending && name != fmt::format("shm+{}", ending)) continue;
     throw InvalidArgument(
-        fmt::format("the engine {} is for {}; here there are {}", name, caller, fmt::join(known, ", ")));
+        fmt::format("the engine {} is for {}; this build has {}", name, caller, fmt::join(known, ", ")));
   }
   throw InvalidArgument(fmt::format("there is no engine {} in this build; there are {}", name, fmt::join(known, ", ")));
 }

@@ -131,14 +131,14 @@ Packed Outbox::complete(PendingMessage pending, const FlatTree& batch, const Por
     const Portion::Part& part = portion.parts[i];
     const Tensor& tensor = *tensor_of(batch, part);
     LEVADA_ASSERT(pending.placed[i].offset + part.bytes <= pending.body && pending.body <= memory.size(),
-                  "tensors lie before the body of their message");
+                  "tensors precede the body of their message");
     std::byte* to = memory.data() + pending.placed[i].offset;
     if (part.whole) copy_elements(tensor, to, way);
     else copy_region(tensor, part.region, to, way);
   }
   const std::size_t bytes = write_message(memory, pending.body, envelope, portion.schema, pending.with_schema,
                                           pending.leaves, pending.placed);
-  LEVADA_ASSERT(bytes <= memory.size(), "a message lies within its block");
+  LEVADA_ASSERT(bytes <= memory.size(), "a message fits into its block");
   return {std::move(pending.block), bytes};
 }
 

@@ -95,7 +95,7 @@ class Network {
   }
   void lose(int rank) {
     for (int to = 0; to < size(); ++to) {
-      send(to, {rank, Ending{.kind = ErrorKind::peer_lost, .rank = rank, .detail = "as a test asked for"}});
+      send(to, {rank, Ending{.kind = ErrorKind::peer_lost, .rank = rank, .detail = "as a test requested"}});
     }
     mailbox(rank).is_lost = true;
   }

@@ -201,7 +201,7 @@ class JoinedEngine final : public Engine {
   const std::shared_ptr<StatusBoard> board_;
   EngineInfo info_;
   KeyDeriver keys_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::optional<Cause> cause_;
   bool only_near_ = false;       ///< the cause is a death that the far engine had not seen
   Clock::time_point seen_at_{};  ///< when this rank saw the cause; for a death, when any group saw it

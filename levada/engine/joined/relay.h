@@ -62,7 +62,7 @@ class StatusBoard {
   void show(const Status& status);
 
   const std::weak_ptr<Engine> near_, far_;  ///< expired once this rank has left the group
-  std::mutex mutex_;                        // guards what follows
+  std::mutex mutex_;                        // guards the members below
   Status own_;
   const void* held_forward_ = nullptr;  ///< the forward whose wait is posted
 };
@@ -158,7 +158,7 @@ class FarChanges {
  private:
   EventCount count_;
   std::atomic<bool> has_alarms_ = false;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<Alarm*> alarms_;
   std::shared_ptr<const std::function<void()>> hook_;
 };
@@ -195,7 +195,7 @@ class Relay {
   const std::shared_ptr<FarChanges> changes_;
   const Options options_;
   const ForkToken token_;
-  std::mutex mutex_;                              // guards what follows
+  std::mutex mutex_;                              // guards the members below
   std::list<std::unique_ptr<Forward>> forwards_;  ///< removed only by the thread
   std::unique_ptr<std::thread> thread_;
   bool stopping_ = false;

@@ -58,7 +58,7 @@ class HostWatch {
   const std::vector<std::vector<int>> ranks_of_;  ///< by host
   Acceptor acceptor_;
   std::vector<HostLink> called_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   Duration silence_{}, interval_{};
   Clock::time_point next_look_{};
   std::vector<Watched> watched_;

@@ -129,7 +129,7 @@ TEST(P2pFrame, ThatIsMalformedChangesNothingOnceItsSenderIsClosed) {
   network.lose(1);
 }
 
-TEST(P2pFrame, MayHoldAnything) {
+TEST(P2pFrame, SurvivesRandomEntries) {
   std::mt19937 random(7);
   test::LoopbackNetwork network(2);
   auto engines = test::make_engines(network);

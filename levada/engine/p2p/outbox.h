@@ -72,7 +72,7 @@ class Outbox {
 
   const std::shared_ptr<Transport> transport_;
   const std::size_t max_header_bytes_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<Peer> peers_;
   std::deque<int> due_;
   std::uint64_t num_multicasts_ = 0;

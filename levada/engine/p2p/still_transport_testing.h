@@ -1,4 +1,4 @@
-// A transport that sends nothing and receives what a test gives it. Only for tests.
+// A transport that sends nothing and delivers the entries that a test passes to it. Only for tests.
 #pragma once
 
 #include <memory>

@@ -349,7 +349,7 @@ void ShmEndpoint::collect_receipts(ChannelState& channel) {
   auto& outstanding = own_state(channel).outstanding;
   // Must come first, so that the last receiver finds that all others have received the message, and wakes this rank.
   for (const auto& [slot, generation] : outstanding) release_for_gone(channel, slot, generation);
-  LEVADA_ASSERT(outstanding.size() <= channel.num_sent, "what is outstanding was sent");
+  LEVADA_ASSERT(outstanding.size() <= channel.num_sent, "outstanding messages have been sent");
   const std::uint64_t first = channel.num_sent - outstanding.size();
   std::uint64_t slowest = channel.num_sent;
   for (auto& receiver : channel.receivers) {
@@ -396,7 +396,7 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
     return !table_.receiver_is_over(channel, receiver);
   });
   if (!has_receiver) return;
-  LEVADA_ASSERT(pool_->slot_at(message.bytes.data()), "a message lies in a block of this rank's");
+  LEVADA_ASSERT(pool_->slot_at(message.bytes.data()), "a message is in one of this rank's blocks");
   const std::uint32_t slot = *pool_->slot_at(message.bytes.data());
   if (publications_.size() <= slot) publications_.resize(slot + 1);
   in_flight_.reserve(in_flight_.size() + 1);

@@ -142,7 +142,7 @@ bool ShmEndpoint::keep_pages(ByteView bytes) const {
 void ShmEndpoint::reclaim() {
   std::erase_if(in_flight_, [&](std::uint32_t slot) {
     if (!is_returned_by_all(slot)) return false;
-    LEVADA_ASSERT(publications_[slot].channel, "a block is on the way once");
+    LEVADA_ASSERT(publications_[slot].channel, "a block is in transit once");
     publications_[slot].channel.reset();
     if (publications_[slot].hold) {
       released_.push_back(std::move(publications_[slot].hold));
