@@ -35,8 +35,7 @@ void reserve_open_files(std::size_t count, std::string_view who) {
     constexpr rlim_t step = 100;
     throw InvalidArgument(
         fmt::format("{} needs {} open files to connect the ranks, but may have {} (RLIMIT_NOFILE); raise the number of "
-                    "open files, as by "
-                    "`ulimit -n {}`, before the job starts",
+                    "open files, for example with `ulimit -n {}`, before the job starts",
                     who, needed, limit.rlim_max, (needed + for_the_program + step - 1) / step * step));
   }
   const rlim_t wanted = std::min(limit.rlim_max, needed + for_the_program);

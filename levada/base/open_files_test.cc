@@ -49,7 +49,8 @@ TEST_F(OpenFiles, NameTheRequiredNumberIfTheHardLimitIsTooLow) {
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
     EXPECT_EQ(text.find("rank 3 needs 109951162"), 0U) << text;
-    EXPECT_NE(text.find("raise the number of open files, as by `ulimit -n 10995116"), std::string::npos) << text;
+    EXPECT_NE(text.find("raise the number of open files, for example with `ulimit -n 10995116"), std::string::npos)
+        << text;
   }
 }
 

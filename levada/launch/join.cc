@@ -184,8 +184,8 @@ std::vector<UniqueFd> inherit_links(const char* text, int rank, int size) {
   }
   const auto expected = static_cast<std::size_t>(rank == 0 ? size : 1);
   if (links.size() != expected) {
-    throw InvalidArgument(
-        fmt::format("{} is '{}', which are not the descriptors of rank {} of {}", links_variable, list, rank, size));
+    throw InvalidArgument(fmt::format("{} is '{}', which does not name the descriptors of rank {} of {}",
+                                      links_variable, list, rank, size));
   }
   return links;
 }

@@ -35,14 +35,14 @@ void expect_private(const UniqueFd& fd, const std::string& path) {
   if (::fstat(fd.get(), &found) != 0) fail(path, "fstat");
   if (found.st_uid != ::geteuid()) {
     throw EngineError(
-        fmt::format("{} belongs to another user (uid {}), so it does not show which processes are this "
-                    "user's; have it removed, {}",
+        fmt::format("{} belongs to another user (uid {}), so it cannot identify this user's "
+                    "processes; have it removed, {}",
                     path, found.st_uid, secret_remedy));
   }
   if ((found.st_mode & 077U) == 0) return;
   throw EngineError(
-      fmt::format("{} is open to other users (mode {:04o}), so it does not show which processes are this "
-                  "user's; remove it, {}",
+      fmt::format("{} is open to other users (mode {:04o}), so it cannot identify this user's "
+                  "processes; remove it, {}",
                   path, found.st_mode & 07777U, secret_remedy));
 }
 
@@ -91,7 +91,8 @@ Secret read_secret(const std::string& folder_path) {
   ::futimens(file.get(), nullptr);
   Secret secret;
   if (::read(file.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
-    throw EngineError(fmt::format("{} does not hold the {} bytes that Levada wrote; remove it", path, secret.size()));
+    throw EngineError(
+        fmt::format("{} does not contain the {} bytes that Levada wrote; remove it", path, secret.size()));
   }
   return secret;
 }

@@ -106,7 +106,7 @@ TEST_F(UserSecret, MovesToTheHomeFolderIfAnotherUserHoldsItsPath) {
 TEST_F(UserSecret, IsRejectedIfTruncated) {
   static_cast<void>(read());
   std::filesystem::resize_file(file_, 31);
-  EXPECT_NE(refusal().find("does not hold the 32 bytes"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("does not contain the 32 bytes"), std::string::npos) << refusal();
 }
 
 TEST_F(UserSecret, IsDerivedFromTheVariableIfLongEnough) {

@@ -183,7 +183,7 @@ if rank == 3: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 """
     (text,) = set(join_errors(launcher, [2, 2], script))
     assert text.startswith("InvalidArgument: rank ") and " open files to connect the ranks, but may have " in text
-    assert "as by `ulimit -n " in text and "firewall" not in text
+    assert "for example with `ulimit -n " in text and "firewall" not in text
 
 
 SCANNER = """

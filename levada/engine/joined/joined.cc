@@ -249,7 +249,8 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
   return call([&] {
     check();
     const Route route = route_of(info_.host_of, info_.rank, from, to, shared_->options.degree);
-    // Channels between different ranks may have the same legs and be opened in any order. The engines count the others.
+    // Channels between different ranks may share legs and be opened in any order; the tag tells them apart. Channels
+    // with the same tag are opened in the same order on all members, and each engine counts them.
     const std::uint64_t tag = channel_kind(from, to, options.tag);
     const auto options_of = [&](const Leg& leg, Landing landing) {
       const bool must_be_closed = leg.from != from || leg.from == info_.rank || options.must_be_closed;

@@ -158,7 +158,7 @@ struct Call {
   const char* remedy =
       "open the firewall between them for TCP, or set LEVADA_SILENCE=0 on rank 0 to do without these connections";
   if (any([](const Attempt& each) { return is_out_of_files(each.error()); })) {
-    remedy = "raise the number of open files, as by `ulimit -n 65536`, before the job starts";
+    remedy = "raise the number of open files, for example with `ulimit -n 65536`, before the job starts";
   } else if (any([](const Attempt& each) { return each.has_connected(); })) {
     remedy =
         "check that the rank is running and may open more files (`ulimit -n`), and that the address does not belong "

@@ -309,7 +309,7 @@ void ShmEndpoint::push_or_keep(int to, const Descriptor& descriptor) {
   if (has_kept_) return;
   has_kept_ = true;
   page().wants_space.fetch_add(1, std::memory_order_seq_cst);
-  notify(nullptr);  // room in a ring is signaled on this rank's own doorbell; there may be some already
+  notify(nullptr);  // the peer signals room on this rank's own doorbell; there may already be room
 }
 
 void ShmEndpoint::push_kept() {

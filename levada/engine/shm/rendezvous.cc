@@ -301,7 +301,8 @@ class Rendezvous {
     throw;
   }
 
-  /// Throws the reason for which a rank that has arrived is leaving. At this stage, it sends nothing else.
+  /// Throws the failure that an arrived rank has sent, or PeerLost. Until the start, an arrived rank sends nothing
+  /// else.
   [[noreturn]] void throw_end(std::size_t rank) {
     links_[rank].raise_failure();
     throw PeerLost(static_cast<int>(rank),

@@ -228,7 +228,7 @@ def describe_failure(rank: int, peer: int, where: Address, error: Exception) -> 
         f"port {where.port} ({error}); "
     )
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return text + "raise the number of open files, as by `ulimit -n 65536`, before the job starts"
+        return text + "raise the number of open files, for example with `ulimit -n 65536`, before the job starts"
     return text + (
         "open the firewall between them for TCP, or set GLOO_SOCKET_IFNAME to the interface of a network that both are in"
     )
