@@ -14,7 +14,7 @@ std::string message_of_abort(const Handle& engine) {
 
 void expect_reason(const Handle& engine, const std::string& message, std::string_view reason) {
   if (message.find(reason) == std::string::npos) {
-    fail(*engine, fmt::format("'{}' does not give the reason of the abort, '{}'", message, reason));
+    fail(*engine, fmt::format("'{}' does not contain the reason of the abort, '{}'", message, reason));
   }
 }
 

@@ -215,12 +215,12 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
   } catch (const Interruption&) {
     is_interrupted = true;
   }
-  expect(*engine, is_interrupted && polls == 3, "a wait polls again and again, and throws what the poll throws");
+  expect(*engine, is_interrupted && polls == 3, "a wait polls repeatedly and rethrows the poll's exception");
   polls = 0;
   expect(*engine, engine->wait({.publish = it, .poll = &interrupt}, limit()) == Woken::ready,
          "room is already available");
   expect(*engine, engine->wait({.receive = it, .poll = &interrupt}, Deadline::now()) == Woken::timeout,
-         "nothing comes");
+         "a wait without a message times out");
   expect(*engine, polls == 0, "a wait that does not sleep does not poll");
   const std::function<void()> nothing = [] {};
   const auto deadline = Deadline::after(std::chrono::milliseconds(20));

@@ -45,7 +45,7 @@ HeapSource::HeapSource(std::uint64_t bytes) {
   }
   throw EngineError(fmt::format(
       "cannot reserve address space for an engine's blocks (mmap: {}); allow more address space (ulimit -v), "
-      "or give memory_bytes at least one page",
+      "or set memory_bytes to at least one page",
       std::strerror(errno)));
 }
 

@@ -53,7 +53,7 @@ std::optional<LocalResult> Supervision::killed_rank() const {
     if (signal == 0) continue;
     if (signal == SIGPIPE) return LocalResult{.exit_status = 128 + SIGPIPE, .first_failed = rank, .message = {}};
     std::string_view hint;
-    if (signal == SIGKILL) hint = "; where nobody did that, memory ran out and the kernel did: see dmesg";
+    if (signal == SIGKILL) hint = "; if no user killed it, the kernel did because memory ran out: see dmesg";
     if (signal == SIGXFSZ) hint = "; a file would have become larger than ulimit -f allows";
     return LocalResult{.exit_status = 1,
                        .first_failed = rank,

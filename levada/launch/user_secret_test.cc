@@ -25,7 +25,7 @@ const char* unset(const char*) {
 class UserSecret : public testing::Test {
  protected:
   void SetUp() override {
-    if (::geteuid() == overflow_uid()) GTEST_SKIP() << "nobody has no secret";  // skipped without: a user id
+    if (::geteuid() == overflow_uid()) GTEST_SKIP() << "the overflow user has no secret";  // skipped without: a user id
     std::string name = testing::TempDir() + "secretXXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     root_ = name;

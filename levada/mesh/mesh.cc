@@ -218,7 +218,7 @@ std::vector<int> Mesh::coordinates(int rank) const {
 
 int Mesh::rank_at(const std::vector<int>& coordinates) const {
   if (coordinates.size() != axes_.size()) {
-    throw InvalidArgument(fmt::format("{} coordinates given for a mesh of {} axes ({}); give one an axis",
+    throw InvalidArgument(fmt::format("{} coordinates given for a mesh of {} axes ({}); pass one per axis",
                                       coordinates.size(), axes_.size(), to_string()));
   }
   int rank = 0;

@@ -79,7 +79,7 @@ Outbox::Transmission Outbox::next_frame(int to) {
     next.is_last = item.is_last;
     items.pop_front();
   }
-  LEVADA_ASSERT(!next.entries.empty(), "each entry fits into a frame of its own");
+  LEVADA_ASSERT(!next.entries.empty(), "each entry fits into one frame");
   const bool is_multicast = multicast != 0 && next.entries.size() == 1;
   for (std::size_t i = 0; is_multicast && i < due_.size(); ++i) {
     auto& theirs = peer(due_[i]).items;

@@ -345,7 +345,7 @@ UniqueFd try_connect(const MeetingPlace& place) {
   const auto holder = holder_of(link);
   if (!is_another_users(holder)) return link;
   throw EngineError(
-      fmt::format("the rendezvous '{}' is held by {}; give it another name", place.name, describe(holder)));
+      fmt::format("the rendezvous '{}' is held by {}; choose another name", place.name, describe(holder)));
 }
 
 /// Another rank's search for rank 0.
