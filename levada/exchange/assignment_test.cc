@@ -61,7 +61,7 @@ void expect_allowed(const Instance& instance, const std::vector<int>& senders) {
   }
 }
 
-TEST(Assignment, OfFewChoicesIsTheBest) {
+TEST(Assignment, IsOptimalForFewChoices) {
   std::mt19937 random(21);
   for (int round = 0; round < 600; ++round) {
     Instance instance = random_instance(random, 9);
@@ -73,7 +73,7 @@ TEST(Assignment, OfFewChoicesIsTheBest) {
   }
 }
 
-TEST(Assignment, IsNearTheBestWithoutTryingAll) {
+TEST(Assignment, IsNearlyOptimalWithoutAnExactSearch) {
   std::mt19937 random(22);
   for (int round = 0; round < 600; ++round) {
     Instance instance = random_instance(random, 9);
@@ -98,7 +98,7 @@ void search(const Instance& instance, Loads& loads, std::size_t next, std::uint6
   }
 }
 
-TEST(Assignment, OfMoreThanAreSearchedThroughIsWithinATenthOfTheBest) {
+TEST(Assignment, IsWithinATenthOfTheOptimumForManyChoices) {
   std::mt19937 random(25);
   int searched = 0;
   while (searched < 400) {
@@ -117,7 +117,7 @@ TEST(Assignment, OfMoreThanAreSearchedThroughIsWithinATenthOfTheBest) {
 }
 
 /// Rank r can send what lists {r, r+1} offer. The first lists offer most, so load must move from rank to rank.
-TEST(Assignment, GivesToNeighboursWhatTheFirstRanksCannotSend) {
+TEST(Assignment, ShiftsLoadFromRankToRank) {
   constexpr int ranks = 12;
   Lists lists;
   for (int rank = 0; rank + 1 < ranks; ++rank) lists.push_back({rank, rank + 1});
@@ -143,7 +143,7 @@ TEST(Assignment, GivesToNeighboursWhatTheFirstRanksCannotSend) {
 }
 
 /// Longest-first would leave rank 0 with less than the others.
-TEST(Assignment, MovesLargeOnesWhereSmallOnesAreElsewhere) {
+TEST(Assignment, MovesLargeChoicesAwayFromTheBusiestRank) {
   Instance instance{.choices = {}, .lists = {{0, 1}, {1, 2}}, .loads = {0, 0, 0}};
   for (std::size_t i = 0; i < 400; ++i) instance.choices.push_back({400, 0, i});
   for (std::size_t i = 0; i < 1000; ++i) instance.choices.push_back({200, 1, i});
@@ -152,7 +152,7 @@ TEST(Assignment, MovesLargeOnesWhereSmallOnesAreElsewhere) {
   EXPECT_LE(std::ranges::max(loads), 120'000u * 101 / 100);
 }
 
-TEST(Assignment, MovesWhatAloneMakesARankTheBusiest) {
+TEST(Assignment, MovesASingleChoiceThatMakesARankTheBusiest) {
   const Lists lists{{0, 1}, {0, 2}, {2, 3}};
   const std::vector<SendChoice> choices{{10, 0, 0}, {10, 2, 1}, {9, 1, 2}};
   const auto busiest = [&](const AssignmentLimits& limits) {
@@ -163,7 +163,7 @@ TEST(Assignment, MovesWhatAloneMakesARankTheBusiest) {
   EXPECT_EQ(busiest({.searched_choices = 0}), 10u);
 }
 
-TEST(Assignment, SearchesWhereNoMoveHelps) {
+TEST(Assignment, SearchesIfNoSingleMoveHelps) {
   const Lists lists{{0, 1}};
   std::vector<SendChoice> choices;
   for (const std::uint64_t bytes : {3, 3, 2, 2, 2}) choices.push_back({bytes, 0, choices.size()});
@@ -175,7 +175,7 @@ TEST(Assignment, SearchesWhereNoMoveHelps) {
   EXPECT_EQ(busiest({}), 6u);
 }
 
-TEST(Assignment, DoesNotDependOnTheOrderOfChoices) {
+TEST(Assignment, IsIndependentOfTheOrderOfChoices) {
   std::mt19937 random(24);
   for (int round = 0; round < 200; ++round) {
     Instance instance = random_instance(random, 40);
@@ -190,7 +190,7 @@ TEST(Assignment, DoesNotDependOnTheOrderOfChoices) {
   }
 }
 
-TEST(Assignment, CountsWhatAMoveShiftsAmongItsSteps) {
+TEST(Assignment, CountsTheElementsThatAMoveShiftsAsSteps) {
   // Only rank 1 can send the small ones, so it is overloaded unless many of the large ones move to rank 0.
   constexpr std::size_t large = 40'000, small = 20'000;
   Instance instance{.choices = {}, .lists = {{0, 1}, {1}}, .loads = {0, 0}};

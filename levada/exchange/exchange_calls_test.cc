@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Exchange, EndsTheGroupWhereOneRankAloneThrows) {
+TEST(Exchange, EndsTheGroupIfOnlyOneRankThrows) {
   std::promise<void> thrown;
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     SampleStore store;
@@ -31,7 +31,7 @@ TEST(Exchange, EndsTheGroupWhereOneRankAloneThrows) {
   });
 }
 
-TEST(Exchange, RefusesOtherCallsAndOtherStoresOnOtherRanks) {
+TEST(Exchange, RejectsDifferentCallsAndDifferentStores) {
   const ExchangeRequest request{{{{0}, {"a"}}}, {"tokens"}};
   const std::string all_alike =
       "; all ranks must call the same with the same store, and may give stores that belong together one name";
@@ -51,7 +51,7 @@ TEST(Exchange, RefusesOtherCallsAndOtherStoresOnOtherRanks) {
              "rank 0 calls all_gather() with rollouts, rank 1 redistribute() with rollouts" + all_alike);
 }
 
-TEST(Exchange, EndsTheGroupWhereARankIsInAnotherCollectiveCall) {
+TEST(Exchange, EndsTheGroupIfARankMakesAnotherCollectiveCall) {
   const ExchangeRequest request{{{{0}, {"a"}}}, {"tokens"}};
   for (const int in_exchange : {0, 1}) {
     std::string texts[2];
@@ -75,7 +75,7 @@ TEST(Exchange, EndsTheGroupWhereARankIsInAnotherCollectiveCall) {
   }
 }
 
-TEST(Exchange, EndsOnAllRanksWhereOneHasLeftBeforeTheCall) {
+TEST(Exchange, FailsOnAllRanksIfOneHasLeftBeforeTheCall) {
   for (const std::size_t left : {0u, 2u}) {
     auto engines = inproc::make_group(4);
     std::vector<std::unique_ptr<Exchange>> exchanges;
@@ -101,7 +101,7 @@ TEST(Exchange, EndsOnAllRanksWhereOneHasLeftBeforeTheCall) {
   }
 }
 
-TEST(Exchange, RefusesACallThatIsNotTheSameOneOnAllRanks) {
+TEST(Exchange, RejectsCallsWithDifferentNumbers) {
   const ExchangeRequest request{{{{0}, {}}}, {"tokens"}};
   expect_all(
       refusals(3,
@@ -116,7 +116,7 @@ TEST(Exchange, RefusesACallThatIsNotTheSameOneOnAllRanks) {
       "call before, which the other has not; end both on such an error, or join a new group");
 }
 
-TEST(Exchange, RefusesOnAllRanksTheTimeoutOfOne) {
+TEST(Exchange, RejectsOneRanksInvalidTimeoutOnAllRanks) {
   inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
     SampleStore store;
     Exchange exchange(engine);
@@ -129,7 +129,7 @@ TEST(Exchange, RefusesOnAllRanksTheTimeoutOfOne) {
   });
 }
 
-TEST(Exchange, NamesThePartsOfARequestInWhichRanksDiffer) {
+TEST(Exchange, NamesThePartsOfARequestThatDifferBetweenRanks) {
   expect_all(refusals(2,
                       [&](const auto& engine) {
                         SampleStore store;
@@ -144,7 +144,7 @@ TEST(Exchange, NamesThePartsOfARequestInWhichRanksDiffer) {
              "ranks 0 and 1 pass different cut_keys and chunk_bytes; all ranks must ask for the same exchange");
 }
 
-TEST(Exchange, MovesStoresThatAreLargerThanTheMemoryOfTheEngine) {
+TEST(Exchange, MovesStoresLargerThanTheEnginesMemory) {
   constexpr int ranks = 2;
   constexpr std::int64_t bytes = 300'000;
   inproc::run_ranks(ranks,
@@ -171,7 +171,7 @@ TEST(Exchange, MovesStoresThatAreLargerThanTheMemoryOfTheEngine) {
                     {.memory_bytes = 16 << 20});
 }
 
-TEST(Exchange, RefusesTheCallOfAnotherThreadMeanwhile) {
+TEST(Exchange, RejectsAConcurrentCallFromAnotherThread) {
   const ExchangeRequest request{{{{1}, {"a"}}}, {"tokens"}};
   std::promise<void> refused;
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
@@ -191,7 +191,7 @@ TEST(Exchange, RefusesTheCallOfAnotherThreadMeanwhile) {
   });
 }
 
-TEST(Exchange, RestoresTheStatusOfARankThatHadToWait) {
+TEST(Exchange, RestoresTheStatusAfterAWait) {
   SampleBatch sample({"a"});
   sample.set("tokens", Tensor::zeros(dtypes::uint8, {2 << 20}), Seqlens::one_each({2 << 20}));
   inproc::run_ranks(

@@ -32,7 +32,7 @@ Bytes bytes_of(const SampleBatch& batch, const std::string& key) {
   return {tensor.bytes().begin(), tensor.bytes().end()};
 }
 
-TEST(AnUpdateOnOneHolder, IsRefusedOnAllRanksUntilTheOthersHaveItToo) {
+TEST(UpdateOnOneHolder, IsRejectedOnAllRanksUntilAllHoldersHaveIt) {
   const ExchangeRequest to_one{{{{1}, {"a"}}}, {"x"}}, to_two{{{{2}, {"a"}}}, {"x"}};
   const auto updated_alike = [&](SampleStore& store, int rank) {
     if (rank == 1) store.update(version_of("a", "x", 2));
@@ -62,7 +62,7 @@ TEST(AnUpdateOnOneHolder, IsRefusedOnAllRanksUntilTheOthersHaveItToo) {
   }
 }
 
-TEST(RanksThatStoreOneSampleThemselves, MustStoreTheSame) {
+TEST(RanksThatStoreTheSameSample, MustStoreTheSameContents) {
   for (const int other : {1, 2}) {
     const auto texts = refusals(3, [&](const std::shared_ptr<Engine>& engine) {
       SampleStore store;
@@ -178,7 +178,7 @@ void changes_and_exchanges(const std::shared_ptr<Engine>& engine, unsigned seed)
   }
 }
 
-TEST(StoresThatChangeBetweenExchanges, GetWhatHoldersHaveOrAreRefused) {
+TEST(StoresThatChangeBetweenExchanges, GetTheHoldersContentsOrAnError) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) { changes_and_exchanges(engine, seed); });
   }

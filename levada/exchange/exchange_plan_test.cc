@@ -43,7 +43,7 @@ busiest       6.2 KiB  sent by rank 0
   EXPECT_EQ(json["busiest"]["rank"], 0);
 }
 
-TEST(ExchangePlan, IsEqualWhereTheSameMoves) {
+TEST(ExchangePlan, EqualsAPlanWithTheSameMoves) {
   const auto plan = [](const std::vector<std::string>& ids, std::int64_t length, const std::string& wanted) {
     SampleDirectory directory;
     std::vector<std::int64_t> lengths(ids.size(), length);

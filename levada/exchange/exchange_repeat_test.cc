@@ -43,7 +43,7 @@ struct Repeated {
   SampleStore store;
 };
 
-TEST(RepeatedExchange, SaysNothingAnewWhereStoresHoldWhatTheyHeld) {
+TEST(RepeatedExchange, ReportsNothingIfHoldingsAreUnchanged) {
   inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);
     const ExchangeResult first = repeated.run();
@@ -65,7 +65,7 @@ TEST(RepeatedExchange, SaysNothingAnewWhereStoresHoldWhatTheyHeld) {
   });
 }
 
-TEST(RepeatedExchange, MovesWhatHasChangedMeanwhile) {
+TEST(RepeatedExchange, MovesSamplesThatHaveChanged) {
   inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);
     repeated.run();
@@ -82,7 +82,7 @@ TEST(RepeatedExchange, MovesWhatHasChangedMeanwhile) {
   });
 }
 
-TEST(RepeatedExchange, SendsTheBytesThatTheStoreHasNow) {
+TEST(RepeatedExchange, SendsTheCurrentBytes) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);
     for (int round = 0; round < 3; ++round) {
@@ -103,7 +103,7 @@ TEST(RepeatedExchange, SendsTheBytesThatTheStoreHasNow) {
   });
 }
 
-TEST(RepeatedExchange, ForgetsARoundThatFailed) {
+TEST(RepeatedExchange, ForgetsAFailedRound) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);
     repeated.run();
@@ -118,7 +118,7 @@ TEST(RepeatedExchange, ForgetsARoundThatFailed) {
   });
 }
 
-TEST(RepeatedExchange, ForgetsItsRoundOnAllRanksWhereTheyCalledDifferentFunctions) {
+TEST(RepeatedExchange, ForgetsItsRoundOnAllRanksIfTheyCallDifferentFunctions) {
   for (const int gathers : {0, 1}) {
     inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
       Repeated repeated(engine);
@@ -139,7 +139,7 @@ TEST(RepeatedExchange, ForgetsItsRoundOnAllRanksWhereTheyCalledDifferentFunction
   }
 }
 
-TEST(RepeatedExchange, KeepsNoRoundWithLargeHoldings) {
+TEST(RepeatedExchange, DoesNotCacheLargeHoldings) {
   const std::string text(65 << 20, 'a');
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);
@@ -157,7 +157,7 @@ TEST(RepeatedExchange, KeepsNoRoundWithLargeHoldings) {
   });
 }
 
-TEST(RepeatedExchange, TellsRequestsApart) {
+TEST(RepeatedExchange, DistinguishesRequests) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);
     repeated.run();
@@ -173,7 +173,7 @@ TEST(RepeatedExchange, TellsRequestsApart) {
   });
 }
 
-TEST(RepeatedExchange, RefusesWhatAStoreHasNoMoreRoomFor) {
+TEST(RepeatedExchange, RejectsSamplesThatExceedAStoresBound) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);
     SampleStore bounded({.max_bytes = 1 << 16});
@@ -194,7 +194,7 @@ TEST(RepeatedExchange, RefusesWhatAStoreHasNoMoreRoomFor) {
 }
 
 /// A round of a reused Exchange ends as the first one of a new Exchange would, whatever ranks store and remove.
-TEST(RepeatedExchange, EndsAsAFirstOneWould) {
+TEST(RepeatedExchange, DeliversTheSameAsAFirstExchange) {
   constexpr int ranks = 4;
   inproc::run_ranks(ranks, [](const std::shared_ptr<Engine>& engine) {
     const auto rank = static_cast<std::uint64_t>(engine->info().rank);

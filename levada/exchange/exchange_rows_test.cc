@@ -49,7 +49,7 @@ void expect_row(const ExchangePlan& whole, const ExchangeRows& rows, const Excha
   });
 }
 
-TEST(ExchangeRows, GiveEachRankItsPartOfThePlan) {
+TEST(ExchangeRows, ContainEachRanksPartOfThePlan) {
   const ExchangePlan whole = plan();
   for (const bool to_all : {false, true}) {
     const auto bytes = encode_rows(whole, num_ranks, to_all);
@@ -93,7 +93,7 @@ ExchangePlan plan_to_all(int ranks) {
   return plan_exchange(directory, {{all}, {"tokens"}});
 }
 
-TEST(ExchangeRows, AreNoLongerForManyReceivers) {
+TEST(ExchangeRows, DoNotGrowWithTheNumberOfReceivers) {
   constexpr std::size_t max_row_bytes = 100;
   for (const bool to_all : {false, true}) {
     for (const int ranks : {8, 256}) {
@@ -107,7 +107,7 @@ TEST(ExchangeRows, AreNoLongerForManyReceivers) {
   }
 }
 
-TEST(ExchangeRows, BeginWhereTheRowBeforeOfTheirSenderEnds) {
+TEST(ExchangeRows, BeginAtTheEndOfTheirSendersPreviousRow) {
   const auto bytes = encode_rows(plan(), num_ranks, true);
   const ExchangeRows rows = decode_rows(*bytes[0], 0, num_ranks, 3, true);
   std::uint64_t at = 0;
@@ -119,7 +119,7 @@ TEST(ExchangeRows, BeginWhereTheRowBeforeOfTheirSenderEnds) {
   EXPECT_GT(rows.rows.size(), 1u);
 }
 
-TEST(ExchangeRows, RefuseBytesThatLie) {
+TEST(ExchangeRows, RejectInvalidBytes) {
   const ExchangePlan whole = plan();
   for (const bool to_all : {false, true}) {
     const auto all = encode_rows(whole, num_ranks, to_all);
@@ -159,7 +159,7 @@ std::string refusal_of_receivers(int from, const std::vector<RankRange>& receive
   return refusal<CorruptMessage>([&] { decode_rows(writer.view(), 1, num_ranks, 3, false); });
 }
 
-TEST(ExchangeRows, RefuseReceiversThatAreNoRanksOrTheSender) {
+TEST(ExchangeRows, RejectUnknownReceiversAndTheSender) {
   EXPECT_THAT(refusal_of_receivers(0, {{1, 2}, {3, 4}}), HasSubstr("items that are cut off"));
   EXPECT_THAT(refusal_of_receivers(0, {{1, 5}}), HasSubstr("an unknown receiver"));
   EXPECT_THAT(refusal_of_receivers(0, {{-1, 2}}), HasSubstr("an unknown receiver"));

@@ -76,7 +76,7 @@ SampleBatch long_samples(std::int64_t tokens, std::int64_t mask) {
   return batch;
 }
 
-TEST(OutgoingStream, FindsSamplesAgainInAStoreThatHasChanged) {
+TEST(OutgoingStream, FindsSamplesInAChangedStore) {
   Outgoing outgoing;
   const Bytes before = outgoing.sent();
   EXPECT_FALSE(before.empty());
@@ -94,7 +94,7 @@ TEST(OutgoingStream, SendsTheSameBytesInMessagesOfAnySize) {
   }
 }
 
-TEST(OutgoingStream, CopiesOnlyLittleThatLiesInTheEnginesMemory) {
+TEST(OutgoingStream, CopiesOnlySmallItemsOutOfEngineMemory) {
   for (const std::int64_t length : {63, 64, 10'000}) {
     Outgoing outgoing(true, long_samples(length, length));
     EXPECT_EQ(outgoing.sent(), Outgoing(false, long_samples(length, length)).sent());
@@ -104,7 +104,7 @@ TEST(OutgoingStream, CopiesOnlyLittleThatLiesInTheEnginesMemory) {
   }
 }
 
-TEST(OutgoingStream, SendsWhatTheStoreHadAlthoughItHasGoneSince) {
+TEST(OutgoingStream, SendsSamplesThatTheStoreHasSinceRemoved) {
   Outgoing outgoing(true, long_samples(1000, 1000));
   const Bytes expected = outgoing.sent();
   {
@@ -120,7 +120,7 @@ TEST(OutgoingStream, SendsWhatTheStoreHadAlthoughItHasGoneSince) {
   EXPECT_EQ(outgoing.receive(), expected);
 }
 
-TEST(OutgoingStream, IsReceivedUnlessItLies) {
+TEST(OutgoingStream, RejectsInvalidMessages) {
   const auto engines = inproc::make_group(2, {.memory_bytes = 1 << 20});
   const auto message = [](std::vector<MessageRun> runs, std::size_t carried) {
     ByteWriter writer;
@@ -141,7 +141,7 @@ TEST(OutgoingStream, IsReceivedUnlessItLies) {
   EXPECT_THAT(refused(Bytes(3)), HasSubstr("bytes"));
 }
 
-TEST(OutgoingStream, RefusesAStoreThatNoLongerHasTheSamples) {
+TEST(OutgoingStream, RejectsAStoreThatNoLongerHasTheSamples) {
   const auto refused = [](auto change) {
     Outgoing outgoing;
     change(outgoing.store);
@@ -158,7 +158,7 @@ TEST(OutgoingStream, RefusesAStoreThatNoLongerHasTheSamples) {
             expected);
 }
 
-TEST(IncomingRow, KeepsToTheBoundOfAStoreThatAnotherThreadFillsMeanwhile) {
+TEST(IncomingRow, RespectsTheBoundOfAStoreThatAnotherThreadFills) {
   const SampleBatch coming = made_samples(numbered_ids(40), {"tokens"});
   const auto half = static_cast<std::int64_t>(coming.byte_count() / 2);
   SampleBatch filler({"filler"});

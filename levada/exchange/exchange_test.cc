@@ -65,7 +65,7 @@ struct MeshToAll {
   }
 };
 
-TEST(Exchange, FromEachMeshToEachMesh) {
+TEST(Exchange, MovesFromAnyMeshToAnyMesh) {
   constexpr int ranks = 16;
   const auto all = meshes(ranks);
   const auto ids = numbered_ids(3 * static_cast<int>(all.size()));
@@ -95,7 +95,7 @@ TEST(Exchange, FromEachMeshToEachMesh) {
   EXPECT_EQ(faults, "");
 }
 
-TEST(Exchange, BitForBitBetweenProcesses) {
+TEST(Exchange, DeliversBitForBitBetweenProcesses) {
   const Redistribution cases[] = {
       {model("dp=4"), model("dp=2,tp=2"), numbered_ids(24), made_samples({}).keys()},
       {model("pp=2,dp=2"), model("dp=4"), numbered_ids(24), made_samples({}).keys()},
@@ -114,7 +114,7 @@ TEST(Exchange, BitForBitBetweenProcesses) {
   }
 }
 
-TEST(Exchange, WhatIsThereDoesNotMoveAgain) {
+TEST(Exchange, DoesNotMoveSamplesThatHaveArrived) {
   inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
     Exchange exchange(engine);
     SampleStore store;
@@ -131,7 +131,7 @@ TEST(Exchange, WhatIsThereDoesNotMoveAgain) {
   });
 }
 
-TEST(Exchange, WhatStaysKeepsLittleMemoryOfWhatGoes) {
+TEST(Exchange, KeptSamplesPinLittleMemoryOfRemovedOnes) {
   std::vector<std::int64_t> lengths;
   for (int i = 0; i < 60; ++i) lengths.push_back(i % 7 == 6 ? 30'000 : 200 * i);
   SampleBatch made(numbered_ids(60));
@@ -188,7 +188,7 @@ TEST(Exchange, CutsSequencesAlongCp) {
   });
 }
 
-TEST(Destinations, AreCutAlongOneAxisThatDoesNotDivideSamples) {
+TEST(Destinations, AreCutAlongOneNonDataAxis) {
   const auto parts = destinations_of(model("dp=2,sp=2"), {{"a"}, {"b"}}, Shard{"sp", 1});
   ASSERT_EQ(parts.size(), 4u);
   EXPECT_EQ(parts[3], (Destination{{3}, {"b"}, {1, 2, false}}));
@@ -206,7 +206,7 @@ TEST(Destinations, AreCutAlongOneAxisThatDoesNotDivideSamples) {
   EXPECT_EQ(refusal([&] { of_ranks({0, -1}); }), "rank -1 cannot be in a mesh");
 }
 
-TEST(Exchange, SamplesComeWithoutKeysThatTheyLack) {
+TEST(Exchange, DeliversSamplesWithoutTheKeysThatTheyLack) {
   inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
     SampleStore store;
     const std::vector<std::string> ids{"a", "b"}, b{"b"};
@@ -231,7 +231,7 @@ TEST(Exchange, SamplesComeWithoutKeysThatTheyLack) {
   });
 }
 
-TEST(Exchange, RefusesValuesThatDifferFromTheReceivers) {
+TEST(Exchange, RejectsValuesThatDifferFromTheReceivers) {
   const auto scored = [](const std::string& key, double score) {
     SampleBatch batch({"s"});
     batch.set(key, Tensor::zeros(dtypes::int64, {3}), Seqlens::one_each({3}));
@@ -256,7 +256,7 @@ TEST(Exchange, RefusesValuesThatDifferFromTheReceivers) {
   });
 }
 
-TEST(Exchange, RefusesOnAllRanksBeforeAnythingMoves) {
+TEST(Exchange, FailsOnAllRanksBeforeAnythingMoves) {
   const auto exchange = [](const std::shared_ptr<Engine>& engine, const SampleBatch& mine,
                            const ExchangeRequest& request, std::uint64_t bound = UINT64_MAX) {
     SampleStore store({.max_bytes = bound});
@@ -328,7 +328,7 @@ SampleBatch long_samples(const std::vector<std::string>& ids) {
   return batch;
 }
 
-TEST(Exchange, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
+TEST(Exchange, BoundsTheBytesInFlightAndReleasesThem) {
   constexpr int ranks = 6;
   constexpr std::uint64_t chunk = 64 << 10, in_flight = 4 * chunk;
   constexpr std::uint64_t agreement = 128 << 10;  // preflights and answers, if a rank is slow to receive them
@@ -365,7 +365,7 @@ TEST(Exchange, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
   });
 }
 
-TEST(Exchange, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
+TEST(Exchange, LeavesNoPartialSamplesIfARankDies) {
   constexpr int ranks = 3, victim = 1;
   const auto lists = dealt(numbered_ids(48), ranks);
   const auto run = [&](const std::shared_ptr<Engine>& engine, bool in_engine_memory) {
@@ -396,7 +396,7 @@ TEST(Exchange, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
   }
 }
 
-TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
+TEST(Exchange, TimeoutNamesTheAwaitedRankOnAllRanks) {
   constexpr int waiting = 0, stalled = 1;
   const auto ids = numbered_ids(200);
   std::vector<SampleStore> stores(2);
@@ -432,7 +432,7 @@ TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   for (const SampleStore& store : stores) EXPECT_EQ(store.get(store.ids()), long_samples(store.ids()));
 }
 
-TEST(Exchange, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
+TEST(Exchange, MayTakeLongerThanItsTimeoutIfBytesKeepMoving) {
   constexpr Duration timeout = std::chrono::seconds(3), pause = std::chrono::milliseconds(600);
   const auto ids = numbered_ids(200);
   std::vector<SampleStore> stores(2);
@@ -456,7 +456,7 @@ TEST(Exchange, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
   EXPECT_GT(Clock::now() - begin, timeout) << "or it has tested nothing";
 }
 
-TEST(Exchange, IsRepeatedByThoseWhoLive) {
+TEST(Exchange, CanBeRepeatedByTheSurvivors) {
   std::vector<SampleStore> stores(3);
   const auto lists = dealt(numbered_ids(9), 3);
   for (std::size_t rank = 0; rank < 3; ++rank) stores[rank].store(made_samples(lists[rank]));

@@ -37,7 +37,7 @@ struct TwoStores {
   }
 };
 
-TEST(Holdings, SayWhatStoresHold) {
+TEST(Holdings, DescribeTheContentOfStores) {
   const TwoStores world;
   const SampleIndex index(world.request.destinations);
   HoldingsTable table(index, world.request.keys);
@@ -63,7 +63,7 @@ TEST(Holdings, SayWhatStoresHold) {
   }
 }
 
-TEST(Holdings, TellOfSamplesWithoutTheKeysToo) {
+TEST(Holdings, IncludeSamplesWithoutTheRequestedKeys) {
   const ExchangeRequest request{{{{0}, {"c", "a", "b"}}}, {"k"}};
   const SampleIndex index(request.destinations);
   SampleBatch batch({"a", "elsewhere"});
@@ -80,7 +80,7 @@ TEST(Holdings, TellOfSamplesWithoutTheKeysToo) {
   EXPECT_TRUE(same_values(held.values(0), {{"reward", 1.5}}));
 }
 
-TEST(Holdings, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
+TEST(Holdings, ShareOneSetOfHoldersAmongSamples) {
   constexpr int ranks = 3000;
   const ExchangeRequest request{{{{0}, {"a", "b"}}}, {"tokens", "mask"}};
   const SampleIndex index(request.destinations);
@@ -101,7 +101,7 @@ TEST(Holdings, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
   }
 }
 
-TEST(Holdings, RefuseBytesThatLie) {
+TEST(Holdings, RejectInvalidBytes) {
   const TwoStores world;
   const SampleIndex index(world.request.destinations);
   const auto& keys = world.request.keys;
@@ -158,7 +158,7 @@ class Lie {
   ByteWriter writer_;
 };
 
-TEST(Holdings, RefuseWhatNoStoreSays) {
+TEST(Holdings, RejectImpossibleHoldings) {
   const ExchangeRequest request{{{{0}, {"a", "b"}}}, {"k"}};
   const SampleIndex index(request.destinations);
   const auto refused = [&](const Lie& lie) {
@@ -175,7 +175,7 @@ TEST(Holdings, RefuseWhatNoStoreSays) {
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not held"));
 }
 
-TEST(Holdings, RefuseWhatContradictsOtherRanks) {
+TEST(Holdings, RejectContradictionsBetweenRanks) {
   const ExchangeRequest request{{{{0}, {"b", "a"}}}, {"k"}};
   const SampleIndex index(request.destinations);
   const auto held = [&](std::int64_t length, DType dtype, PlainValues values, std::string key = "k") {

@@ -11,7 +11,7 @@
 namespace levada {
 namespace {
 
-TEST(IdTable, FindsWhatIsThereAndNothingElse) {
+TEST(IdTable, FindsExactlyTheInsertedIds) {
   std::mt19937_64 random(7);
   IdTable table;
   std::map<std::string, bool> is_here;
@@ -41,7 +41,7 @@ TEST(IdTable, FindsWhatIsThereAndNothingElse) {
   EXPECT_EQ(table.size(), static_cast<std::size_t>(std::ranges::count_if(is_here, [](auto& e) { return e.second; })));
 }
 
-TEST(IdTable, FindsManyAsItFindsEach) {
+TEST(IdTable, FindsManyIdsLikeSingleOnes) {
   IdTable table;
   std::vector<std::string> ids;
   for (int i = 0; i < 3000; ++i) {
@@ -62,7 +62,7 @@ TEST(IdTable, FindsManyAsItFindsEach) {
   }
 }
 
-TEST(IdPrefix, AscendsAsTheIdsDo) {
+TEST(IdPrefix, HasTheOrderOfTheIds) {
   std::vector<std::string> ids{"run-7-a", "run-7-", "run-7-abcdefghij", "run-7-abcdefghik", "run-7-b", "run-7-\xff"};
   std::ranges::sort(ids);
   IdPrefix prefix;

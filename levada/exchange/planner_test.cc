@@ -47,7 +47,7 @@ Pieces delivered(const ExchangePlan& plan) {
   return pieces;
 }
 
-TEST(Planner, SendsWhatIsLackedOnceToAllWhoLackIt) {
+TEST(Planner, SendsAMissingItemOnceToAllReceivers) {
   SampleDirectory directory;
   directory.add(0, samples({"a", "b"}, {3, 5}));
   directory.add(1, samples({"c"}, {7}));
@@ -66,7 +66,7 @@ TEST(Planner, SendsWhatIsLackedOnceToAllWhoLackIt) {
                           ExchangePlan::Edge{1, 2, 56}, ExchangePlan::Edge{1, 3, 56}));
 }
 
-TEST(Planner, DeliversEmptySamplesToo) {
+TEST(Planner, DeliversEmptySamples) {
   SampleDirectory directory;
   directory.add(0, samples({"a", "b", "c"}, {3, 0, 2}));
   const auto nothing = plan_exchange(directory, {{{{1}, {"b"}}}, {"tokens"}});
@@ -74,7 +74,7 @@ TEST(Planner, DeliversEmptySamplesToo) {
   EXPECT_EQ(nothing[0].items.size(), 1u);
 }
 
-TEST(Planner, SendsToAHostThatHasTheSampleFromThere) {
+TEST(Planner, SendsWithinAHostThatHasTheSample) {
   SampleDirectory directory;
   for (const int rank : {0, 2}) directory.add(rank, samples({"a"}, {3}));
   const std::vector<int> hosts{0, 0, 1, 1, 1, 2};
@@ -131,7 +131,7 @@ TEST(Planner, CutsSequencesAlongCp) {
   }
 }
 
-TEST(Planner, GivesTheSamplesOfADataParallelGroupToAllItsRanks) {
+TEST(Planner, SendsTheSamplesOfADataParallelGroupToAllItsRanks) {
   const auto model = ModelRanks::from(Mesh::parse("pp=2,dp=2,tp=2"), 8);
   EXPECT_THAT(data_heads(model), ElementsAre(12, 14));
   const auto destinations = destinations_of(model, {{"a"}, {"b", "c"}});
@@ -141,7 +141,7 @@ TEST(Planner, GivesTheSamplesOfADataParallelGroupToAllItsRanks) {
   EXPECT_THAT(refusal([&] { destinations_of(model, {{"a"}}); }), HasSubstr("2 coordinates along the data axes"));
 }
 
-TEST(Planner, RefusesWhatCannotBeAndNamesIt) {
+TEST(Planner, NamesTheImpossibleRequest) {
   SampleDirectory directory;
   directory.add(0, samples({"a", "b"}, {3, 5}));
   directory.add(1, samples({"a"}, {3}, "reward"));
@@ -176,7 +176,7 @@ TEST(Planner, RefusesWhatCannotBeAndNamesIt) {
   }
 }
 
-TEST(Planner, NamesAllRanksThatWantWhatThereIsNot) {
+TEST(Planner, NamesAllRanksThatRequestAMissingSample) {
   SampleDirectory directory;
   directory.add(0, samples({"a"}, {3}));
   EXPECT_EQ(refusal([&] {
@@ -185,7 +185,7 @@ TEST(Planner, NamesAllRanksThatWantWhatThereIsNot) {
             "sample z, key tokens is wanted on ranks 1,3, but no rank holds it");
 }
 
-TEST(Planner, RefusesMoreBytesThanCanBeCounted) {
+TEST(Planner, RejectsMoreBytesThanCanBeCounted) {
   constexpr std::int64_t most = std::int64_t{1} << 57;
   std::vector<std::string> ids;
   for (int i = 0; i < 16; ++i) ids.push_back("sample" + std::to_string(i));
@@ -201,7 +201,7 @@ TEST(Planner, RefusesMoreBytesThanCanBeCounted) {
   EXPECT_EQ(refusal([&] { plan_to({1}); }), "2^64 bytes or more cannot be moved at once");
 }
 
-TEST(Planner, RefusesMorePartsThanItCanNumber) {
+TEST(Planner, RejectsMorePartsThanItCanNumber) {
   SampleDirectory directory;
   ExchangeRequest request{{}, {"tokens"}, {"tokens"}};
   std::vector<std::string> ids;
@@ -336,7 +336,7 @@ std::vector<Share> shares(const World& world, const std::map<int, SequencePart>&
   return shares;
 }
 
-TEST(PlannerProperty, DeliversAllThatIsLackedAndNothingElseOnceToEachHost) {
+TEST(PlannerProperty, DeliversExactlyTheMissingItemsOnceToEachHost) {
   std::mt19937 random(33);
   for (int round = 0; round < 500; ++round) {
     const World world = World::random(random);
@@ -411,7 +411,7 @@ void least_busiest(const std::vector<Shipment>& all, std::size_t next, std::vect
   }
 }
 
-TEST(PlannerProperty, TheBusiestRankSendsAtMostATenthMoreThanItMustByTheRuleOfHosts) {
+TEST(PlannerProperty, TheBusiestRankIsWithinATenthOfTheLowerBound) {
   std::mt19937 random(35);
   for (int round = 0; round < 500; ++round) {
     const World world = World::random(random);
@@ -424,7 +424,7 @@ TEST(PlannerProperty, TheBusiestRankSendsAtMostATenthMoreThanItMustByTheRuleOfHo
   }
 }
 
-TEST(PlannerProperty, DoesNotDependOnTheOrderOfAnything) {
+TEST(PlannerProperty, IsIndependentOfTheOrderOfTheRequest) {
   std::mt19937 random(34);
   for (int round = 0; round < 200; ++round) {
     const World world = World::random(random);
@@ -435,7 +435,7 @@ TEST(PlannerProperty, DoesNotDependOnTheOrderOfAnything) {
   }
 }
 
-TEST(PlannerProperty, RefusesAlikeWhateverTheOrder) {
+TEST(PlannerProperty, ErrorsAreIndependentOfTheOrder) {
   std::mt19937 random(36);
   std::set<std::string> kinds;
   for (int round = 0; round < 500; ++round) {

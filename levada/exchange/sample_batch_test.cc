@@ -29,7 +29,7 @@ SampleBatch four() {
   return batch;
 }
 
-TEST(SampleBatch, HasSequencesOfItems) {
+TEST(SampleBatch, HoldsSeveralSequencesPerSample) {
   const SampleBatch batch = four();
   EXPECT_THAT(batch.keys(), ElementsAre("scores", "tokens", "values"));
   EXPECT_THAT(batch.item("tokens", 2)->as<std::int64_t>(), ElementsAre(4, 5));
@@ -41,7 +41,7 @@ TEST(SampleBatch, HasSequencesOfItems) {
   EXPECT_EQ(std::get<double>(batch.values(1).at("reward")), 0.5);
 }
 
-TEST(SampleBatch, DividesWithoutCopiesAndGathersAgain) {
+TEST(SampleBatch, DividesWithoutCopyingAndGathersAgain) {
   const SampleBatch batch = four();
   const auto before = copied_bytes();
   const auto parts = batch.split(std::vector<std::size_t>{1, 0, 3});
@@ -55,7 +55,7 @@ TEST(SampleBatch, DividesWithoutCopiesAndGathersAgain) {
             batch.select_keys(std::vector<std::string>{"scores", "tokens"}));
 }
 
-TEST(SampleBatch, ComesBackFromPartitionsAndOrders) {
+TEST(SampleBatch, IsRestoredFromPartitionsAndOrders) {
   const SampleBatch batch = four();
   const Partition partition = batch.balanced(2, "tokens");
   const auto parts = batch.split(partition);
@@ -66,7 +66,7 @@ TEST(SampleBatch, ComesBackFromPartitionsAndOrders) {
   EXPECT_THAT(batch.reorder(turned).packed("tokens").as<std::int64_t>(), ElementsAre(6, 7, 1, 2, 3, 4, 5));
 }
 
-TEST(SampleBatch, IsNotBalancedOverMorePartsThanItHasSamples) {
+TEST(SampleBatch, CannotBeBalancedOverMorePartsThanItHasSamples) {
   for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
     EXPECT_THAT(refusal([&] { static_cast<void>(four().balanced(5, "tokens", sizes)); }),
                 HasSubstr("a batch of 4 sample(s) cannot be divided over 5 ranks; give"));
@@ -103,7 +103,7 @@ std::vector<std::size_t> shuffled(std::size_t count, std::mt19937& random) {
   return order;
 }
 
-TEST(SampleBatchProperty, WhatIsDividedOrTurnedComesBack) {
+TEST(SampleBatchProperty, DivisionsAndReorderingsAreReversible) {
   std::mt19937 random(41);
   for (int round = 0; round < 300; ++round) {
     const SampleBatch batch = random_batch(random);
@@ -141,7 +141,7 @@ TEST(SampleBatch, SelectsRenamesAndUpdates) {
   EXPECT_TRUE(std::get<bool>(batch.values(1).at("done")));
 }
 
-TEST(SampleBatch, MetaGoesThroughJson) {
+TEST(SampleBatch, MetaSurvivesJson) {
   SampleBatch batch = four();
   batch.set_values(
       3, {{"n", std::int64_t{1} << 60}, {"text", std::string("ü\n")}, {"nothing", None{}}, {"m", encode_tree(Tree())}});
@@ -152,7 +152,7 @@ TEST(SampleBatch, MetaGoesThroughJson) {
   EXPECT_THAT(refusal([&] { static_cast<void>(meta.item("tokens", 0)); }), HasSubstr("sample a, key tokens"));
 }
 
-TEST(SampleBatch, RefusesJsonThatLies) {
+TEST(SampleBatch, RejectsInvalidJson) {
   EXPECT_THAT(refusal([] { SampleBatch::from_json("{"); }), HasSubstr("samples JSON: it is not JSON"));
   EXPECT_THAT(refusal([] { SampleBatch::from_json(R"({"ids": ["a", "a"], "keys": {}})"); }), HasSubstr("twice"));
   const auto with = [](const std::string& key) {

@@ -41,7 +41,7 @@ std::map<std::string, std::string> content(const SampleDirectory& directory) {
   return text;
 }
 
-TEST(SampleDirectory, KnowsWhoHoldsWhat) {
+TEST(SampleDirectory, ListsTheHoldersOfEachSample) {
   SampleDirectory directory;
   directory.add(3, samples({"a", "b"}, 5));
   directory.add(1, samples({"b", "c"}, 5));
@@ -52,7 +52,7 @@ TEST(SampleDirectory, KnowsWhoHoldsWhat) {
   EXPECT_FALSE(directory.contains("d"));
 }
 
-TEST(SampleDirectory, IgnoresAKeyThatIsAbsent) {
+TEST(SampleDirectory, IgnoresAbsentKeys) {
   SampleDirectory directory;
   directory.add(0, samples({"a"}, 5, dtypes::float32));
   SampleBatch other(std::vector<std::string>{"b"});
@@ -66,7 +66,7 @@ TEST(SampleDirectory, IgnoresAKeyThatIsAbsent) {
   EXPECT_FALSE(directory.find_key("never").has_value());
 }
 
-TEST(SampleDirectory, ForgetsWhatNobodyHolds) {
+TEST(SampleDirectory, DropsSamplesWithoutHolders) {
   SampleDirectory directory;
   directory.add(0, samples({"a", "b", "c"}, 5));
   directory.add(1, samples({"b"}, 5));
@@ -81,7 +81,7 @@ TEST(SampleDirectory, ForgetsWhatNobodyHolds) {
   EXPECT_EQ(directory.size(), 1u);
 }
 
-TEST(SampleDirectory, RefusesContradictionsAndNamesThem) {
+TEST(SampleDirectory, NamesTheContradictionThatItRejects) {
   SampleDirectory directory;
   directory.add(2, samples({"a"}, 5));
   const auto lengths = refusal<InvalidArgument>([&] { directory.add(4, samples({"b", "a"}, 6)); });
@@ -102,7 +102,7 @@ TEST(SampleDirectory, RefusesContradictionsAndNamesThem) {
   EXPECT_EQ(alone.tokens(0, 0), 7);
 }
 
-TEST(SampleDirectory, RefusesASecondDtypeOfAKeyOnTheSameRank) {
+TEST(SampleDirectory, RejectsASecondDtypeOfAKeyOnTheSameRank) {
   SampleDirectory directory;
   directory.add(2, samples({"a", "b"}, 5));
   EXPECT_EQ(refusal<InvalidArgument>([&] {
@@ -113,7 +113,7 @@ TEST(SampleDirectory, RefusesASecondDtypeOfAKeyOnTheSameRank) {
   EXPECT_EQ(directory.keys()[0].dtype, dtypes::float64);
 }
 
-TEST(SampleDirectory, KeepsOneSetOfAllHoldersThatAreMergedAtOnce) {
+TEST(SampleDirectory, MergesManyHoldersIntoOneSet) {
   constexpr int ranks = 1000;  // fewer sets than compaction drops
   SampleDirectory many, merged;
   for (int rank = 0; rank < ranks; ++rank) many.add(rank, samples({"a"}, 5));
@@ -122,7 +122,7 @@ TEST(SampleDirectory, KeepsOneSetOfAllHoldersThatAreMergedAtOnce) {
   EXPECT_EQ(merged.holder_set(0, 0), 1u);
 }
 
-TEST(SampleDirectory, AddsOneKeyOfOneSampleAsABatch) {
+TEST(SampleDirectory, AddsOneKeyOfOneSampleLikeABatch) {
   const SampleBatch batch = samples({"a", "b"}, 5);
   SampleDirectory whole, pieces;
   whole.add(3, batch, {1, 2, false});
@@ -136,7 +136,7 @@ TEST(SampleDirectory, AddsOneKeyOfOneSampleAsABatch) {
               HasSubstr("sample a, key tokens has sequences of [6] tokens on rank 4, but of [5] on rank 3"));
 }
 
-TEST(SampleDirectory, KnowsPartsFromWholes) {
+TEST(SampleDirectory, DistinguishesPartsFromWholes) {
   SampleDirectory directory;
   directory.add(0, samples({"a"}, 5));
   directory.add(1, samples({"a"}, 5), {1, 2, false});
@@ -145,7 +145,7 @@ TEST(SampleDirectory, KnowsPartsFromWholes) {
   EXPECT_THAT(refusal([&] { directory.add(1, samples({"a"}, 6), {1, 2}); }), HasSubstr("sample a"));
 }
 
-TEST(SampleDirectory, PartsOfASequenceAreAllOfItInOrder) {
+TEST(SampleDirectory, PartsCoverASequenceInOrder) {
   for (const std::int64_t length : {0, 1, 7, 16, 1001}) {
     std::int64_t next = 0, taken = 0;
     for (std::uint16_t i = 0; i < 3; ++i) {
@@ -163,7 +163,7 @@ TEST(SampleDirectory, PartsOfASequenceAreAllOfItInOrder) {
 }
 
 /// Compares random updates with a simple table.
-TEST(SampleDirectory, IsWhatASeriesOfUpdatesMadeIt) {
+TEST(SampleDirectory, MatchesATableAfterRandomUpdates) {
   std::mt19937 random(11);
   std::map<std::string, std::map<int, bool>> expected;
   SampleDirectory directory, merged;
@@ -199,7 +199,7 @@ TEST(SampleDirectory, IsWhatASeriesOfUpdatesMadeIt) {
   EXPECT_EQ(content(merged), content(directory));
 }
 
-TEST(SampleDirectory, ForgetsKeysThatNobodyHolds) {
+TEST(SampleDirectory, DropsKeysWithoutHolders) {
   SampleDirectory directory;
   directory.add(0, samples({"stays"}, 5));
   for (std::int64_t step = 0; step < 10; ++step) {
@@ -219,7 +219,7 @@ TEST(SampleDirectory, ForgetsKeysThatNobodyHolds) {
   EXPECT_EQ(SampleDirectory::decode(directory.encode()).encode(), directory.encode());
 }
 
-TEST(SampleDirectory, ForgetsHoldersOfThePast) {
+TEST(SampleDirectory, ReusesTheNumbersOfUnusedHolderSets) {
   SampleDirectory directory;
   directory.add(0, samples({"a", "b"}, 5));
   for (int rank = 1; rank < 10'000; ++rank) {
@@ -231,7 +231,7 @@ TEST(SampleDirectory, ForgetsHoldersOfThePast) {
   EXPECT_THAT(holders(directory, "b"), ElementsAre(Holder{9999}));
 }
 
-TEST(SampleDirectory, RefusesMoreKeysThanPlansCanNumber) {
+TEST(SampleDirectory, RejectsMoreKeysThanPlansCanNumber) {
   SampleBatch batch({"a"});
   for (int key = 10'000; key < 75'535; ++key) {
     batch.set({"k" + std::to_string(key), dtypes::int64, {}}, Seqlens::one_each({1}));
@@ -242,7 +242,7 @@ TEST(SampleDirectory, RefusesMoreKeysThanPlansCanNumber) {
   EXPECT_EQ(directory.size(), 1u);
 }
 
-TEST(SampleDirectory, TravelsAsBytes) {
+TEST(SampleDirectory, SurvivesEncoding) {
   SampleBatch batch({"a", "b", "c"});
   batch.set({"tokens", dtypes::int64, {}}, Seqlens::of({{{1, 2}}, {{}}, {}}));
   batch.set({"hidden", dtypes::bfloat16, {4, 2}}, Seqlens::of({{}, {{7}}, {{0}}}));
@@ -258,7 +258,7 @@ TEST(SampleDirectory, TravelsAsBytes) {
   EXPECT_EQ(back.meta(), batch.meta());
 }
 
-TEST(SampleDirectory, RefusesBytesThatLie) {
+TEST(SampleDirectory, RejectsInvalidBytes) {
   SampleDirectory directory;
   directory.add(6, samples({"a", "b"}, 5));
   const Bytes bytes = directory.encode();
@@ -277,7 +277,7 @@ TEST(SampleDirectory, RefusesBytesThatLie) {
   }
 }
 
-TEST(SampleDirectory, IsAsItWasWhereOneIdOfABatchIsTooLong) {
+TEST(SampleDirectory, IsUnchangedIfOneIdOfABatchIsTooLong) {
   SampleDirectory directory;
   SampleBatch batch({"a", std::string((std::size_t{16} << 20) + 1, 'x')});
   batch.set({"tokens", dtypes::int64, {}}, Seqlens::one_each({1, 1}));
@@ -285,7 +285,7 @@ TEST(SampleDirectory, IsAsItWasWhereOneIdOfABatchIsTooLong) {
   EXPECT_EQ(directory.size(), 0u);
 }
 
-TEST(SampleDirectory, RefusesTextsThatAreNotUtf8) {
+TEST(SampleDirectory, RejectsTextThatIsNotUtf8) {
   SampleBatch batch({"some-id"});
   batch.set("some-key", Tensor::zeros(dtypes::uint8, {1}), Seqlens::one_each({1}));
   batch.set_values(0, {{"some-name", std::string("some-text")}});

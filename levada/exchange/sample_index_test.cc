@@ -17,7 +17,7 @@ std::vector<std::string> ids_of(const SampleIndex& index) {
   return ids;
 }
 
-TEST(SampleIndex, NumbersIdsAlikeInWhateverOrderTheyAreAskedFor) {
+TEST(SampleIndex, NumbersIdsIndependentlyOfTheirOrder) {
   const std::vector<Destination> one{{{0, 1}, {"s-12", "s-3", "s"}}, {{}, {"unheard"}}, {{2}, {"s-3", "t", "s-12"}}};
   const std::vector<Destination> other{{{2}, {"t", "s-12", "s-3"}}, {{}, {"unheard"}}, {{1, 0}, {"s", "s-3", "s-12"}}};
   const SampleIndex index(one), again(other);
@@ -30,7 +30,7 @@ TEST(SampleIndex, NumbersIdsAlikeInWhateverOrderTheyAreAskedFor) {
   EXPECT_NE(SampleIndex(less).fingerprint(), index.fingerprint());
 }
 
-TEST(SampleIndex, AscendWhateverRunsTheyComeIn) {
+TEST(SampleIndex, SortsIdsThatArriveInRuns) {
   auto ids = numbered_ids(200);
   for (std::size_t i = 0; i + 1 < ids.size(); i += 1 + i % 5) std::swap(ids[i], ids[ids.size() - 1 - i / 2]);
   const auto given = ids;

@@ -20,7 +20,7 @@ std::vector<std::string> list(std::initializer_list<const char*> texts) {
   return {texts.begin(), texts.end()};
 }
 
-TEST(SampleStore, GivesBackWhatWasStored) {
+TEST(SampleStore, ReturnsTheStoredSamples) {
   SampleStore store;
   const SampleBatch all = made_samples(list({"a", "b", "c"}));
   store.store(all.select_ids(list({"c", "a"})));
@@ -50,7 +50,7 @@ TEST(SampleStore, OwnsItsMemory) {
   EXPECT_THAT(before.item("tokens", 0)->as<std::int64_t>(), ElementsAre(1, 2));
 }
 
-TEST(SampleStore, GivesKeysThatNoSampleHasWhereThatIsAllowed) {
+TEST(SampleStore, ReturnsAbsentKeysIfAllowed) {
   SampleStore store;
   store.store(made_samples(list({"a", "b"}), {"tokens"}));
   EXPECT_THROW(store.get(list({"a"}), list({"tokens", "reward"})), InvalidArgument);
@@ -79,7 +79,7 @@ TEST(SampleStore, UpdatesKeysAndValues) {
   EXPECT_EQ(std::get<std::string>(got.values(1).at("from")), "b");
 }
 
-TEST(SampleStore, RefusesAndStaysAsItIs) {
+TEST(SampleStore, IsUnchangedByRejectedCalls) {
   SampleStore store({.max_bytes = made_samples(list({"a"})).byte_count()});
   store.store(made_samples(list({"a"})));
   EXPECT_THAT(refusal([&] {
@@ -95,7 +95,7 @@ TEST(SampleStore, RefusesAndStaysAsItIs) {
   EXPECT_THAT(store.ids(), ElementsAre("a"));
 }
 
-TEST(SampleStore, HasAKeyOnceWhateverItsDtype) {
+TEST(SampleStore, ReplacesAKeyOfAnotherDtype) {
   SampleStore store;
   store.store(made_samples(list({"a", "b"}), {"tokens"}));
   SampleBatch other(list({"a"}));
@@ -114,7 +114,7 @@ SampleBatch shaped(const std::string& id, std::int64_t extent) {
   return batch;
 }
 
-TEST(SampleStore, KnowsTheKeysOfWhatItHoldsAlone) {
+TEST(SampleStore, DropsTheKeysOfRemovedSamples) {
   SampleStore store;
   store.store(made_samples(list({"stays"}), {"tokens"}));
   const auto columns = [&] { return SampleStore::Reading(store).columns().size(); };
@@ -130,7 +130,7 @@ TEST(SampleStore, KnowsTheKeysOfWhatItHoldsAlone) {
   EXPECT_EQ(store.get(list({"stays"}), list({"tokens"})), made_samples(list({"stays"}), {"tokens"}));
 }
 
-TEST(SampleStore, WhatCannotBeStoredLeavesNoTrace) {
+TEST(SampleStore, IsUnchangedByAFailedStore) {
   SampleStore store;
   store.store(made_samples(list({"a"})));
   const std::string long_id(std::size_t{16} << 20, 'x');
@@ -144,7 +144,7 @@ TEST(SampleStore, WhatCannotBeStoredLeavesNoTrace) {
   EXPECT_EQ(store.get(list({"c", "a"})), made_samples(list({"c", "a"})));
 }
 
-TEST(SampleStore, HoldsABatchAsItIsWhereAsked) {
+TEST(SampleStore, SharesTheMemoryOfABatchOnRequest) {
   SampleBatch batch(list({"a", "empty"}));
   batch.set("tokens", Tensor::of<std::int64_t>({2}, {1, 2}), Seqlens::of({{{2}}, {}}));
   batch.set_values(1, {{"reward", 1.5}});
@@ -158,7 +158,7 @@ TEST(SampleStore, HoldsABatchAsItIsWhereAsked) {
   EXPECT_THAT(refusal([&] { shared.store_without_copy(batch.meta()); }), HasSubstr("a meta cannot be stored"));
 }
 
-TEST(SampleStore, OfTwoThatStoreTheSameSampleOneIsRefused) {
+TEST(SampleStore, RejectsTheSecondOfTwoConcurrentStores) {
   const SampleBatch batch = made_samples(list({"a"}), {"tokens"});
   for (int round = 0; round < 100; ++round) {
     SampleStore store;
@@ -177,7 +177,7 @@ TEST(SampleStore, OfTwoThatStoreTheSameSampleOneIsRefused) {
   }
 }
 
-TEST(SampleStore, CommitsNothingBeyondItsBound) {
+TEST(SampleStore, NeverCommitsBeyondItsBound) {
   SampleStore store({.max_bytes = 48});
   const SampleKey key{"x", dtypes::uint8, {}};
   const PlainValues values{{"reward", 1.5}};
@@ -202,7 +202,7 @@ TEST(SampleStore, CommitsNothingBeyondItsBound) {
   EXPECT_EQ(store.get(list({"a"})).values(0), values);
 }
 
-TEST(SampleStore, TakesMemoryOfAnEngineAsFarAsItHasSome) {
+TEST(SampleStore, UsesEngineMemoryWhileAvailable) {
   const SampleBatch samples = made_samples(numbered_ids(100));
   auto engine = inproc::make_group(1, {.memory_bytes = 16 << 20})[0];
   SampleStore store;
@@ -222,7 +222,7 @@ TEST(SampleStore, TakesMemoryOfAnEngineAsFarAsItHasSome) {
   store.clear();
 }
 
-TEST(SampleStore, HasAVersionThatNoOtherContentHas) {
+TEST(SampleStore, HasAUniqueVersionForEachContent) {
   SampleStore one, two;
   EXPECT_EQ(one.version(), two.version());
   one.store(made_samples({"a"}));
@@ -237,7 +237,7 @@ TEST(SampleStore, HasAVersionThatNoOtherContentHas) {
   EXPECT_TRUE(versions.insert(two.version()).second);
 }
 
-TEST(SampleStore, KeepsTheOthersWhenSomeGo) {
+TEST(SampleStore, KeepsTheOtherSamplesWhenSomeAreRemoved) {
   SampleStore store;
   const auto ids = numbered_ids(40);
   store.store(made_samples(ids));
@@ -251,7 +251,7 @@ TEST(SampleStore, KeepsTheOthersWhenSomeGo) {
   EXPECT_EQ(store.get(ids), made_samples(ids));
 }
 
-TEST(SampleStore, SaysWhatItHolds) {
+TEST(SampleStore, DescribesItsContent) {
   SampleStore store;
   store.store(made_samples(list({"a", "b"}), {"tokens", "mask"}));
   const SampleDirectory some = store.directory(3, list({"b", "b", "z"}), list({"mask"}));

@@ -60,7 +60,7 @@ void check_shares(const std::vector<MixPart>& parts, const std::vector<std::int6
   }
 }
 
-TEST(Mix, KeepsTheSharesOfThousandsOfSourcesAndOfVerySmallOnes) {
+TEST(Mix, KeepsTheSharesOfThousandsOfSourcesAndOfTinyOnes) {
   const std::vector<std::int64_t> numbers = {Mix::block, 10 * Mix::block, 1000 * Mix::block, 10'000'000 * Mix::block};
   std::vector<MixPart> equal(5000, {"equal", 1, {}});
   check_shares(equal, numbers);
@@ -70,7 +70,7 @@ TEST(Mix, KeepsTheSharesOfThousandsOfSourcesAndOfVerySmallOnes) {
   check_shares(languages, numbers);
 }
 
-TEST(Mix, TakesTheSamplesOfASourceInTheirOrder) {
+TEST(Mix, KeepsTheOrderOfEachSource) {
   Mix mix({{"a", 1}, {"b", 2}, {"c", 3, 5000}}, 3);
   std::vector<std::int64_t> next(3);
   for (std::int64_t g = 0; g < 10 * Mix::block; ++g) {
@@ -81,7 +81,7 @@ TEST(Mix, TakesTheSamplesOfASourceInTheirOrder) {
   }
 }
 
-TEST(Mix, NamesTheSameSampleFromWhereverItIsAsked) {
+TEST(Mix, ReturnsTheSameSampleInAnyOrderOfAccess) {
   const std::vector<MixPart> parts = {{"a", 1}, {"b", 2, 9000}, {"c", 3}};
   Mix forward(parts, 7), backward(parts, 7);
   std::vector<MixedSample> samples;
@@ -89,7 +89,7 @@ TEST(Mix, NamesTheSameSampleFromWhereverItIsAsked) {
   for (std::int64_t g = 30'000; g-- > 0;) ASSERT_EQ(backward.at(g), samples[static_cast<std::size_t>(g)]) << g;
 }
 
-TEST(Mix, OrdersTheSlotsOfEachBlockAnewAndBySeed) {
+TEST(Mix, ShufflesEachBlockDifferentlyAndBySeed) {
   Mix mix({{"a", 1}, {"b", 1}}, 7), other({{"a", 1}, {"b", 1}}, 8);
   const auto owners = [](Mix& of, std::int64_t block) {
     std::vector<std::size_t> all;
@@ -100,7 +100,7 @@ TEST(Mix, OrdersTheSlotsOfEachBlockAnewAndBySeed) {
   EXPECT_NE(owners(mix, 0), owners(other, 0));
 }
 
-TEST(Mix, StopsASourceAtItsCapAndSharesItsSlots) {
+TEST(Mix, StopsASourceAtItsCapAndRedistributesItsShare) {
   Mix mix({{"a", 1}, {"b", 1, 5000}, {"c", 2}}, 1);
   EXPECT_EQ(mix.size(), std::nullopt);
   const std::int64_t many = 20 * Mix::block;
@@ -114,7 +114,7 @@ TEST(Mix, StopsASourceAtItsCapAndSharesItsSlots) {
   EXPECT_EQ(mix.taken(many)[1], 5000);
 }
 
-TEST(Mix, EndsWhenAllHaveReachedTheirCaps) {
+TEST(Mix, EndsWhenAllSourcesHaveReachedTheirCaps) {
   for (const std::int64_t most : {1, 1000, 4095, 4096, 4097, 20'000}) {
     Mix mix({{"a", 5, most}, {"b", 1, 700}}, 1);
     ASSERT_EQ(mix.size(), most + 700);
@@ -162,7 +162,7 @@ void check_mix(const std::vector<MixPart>& parts, bool endless) {
     ASSERT_EQ(given[k], parts[k].max_samples) << "source " << k;
 }
 
-TEST(Mix, TakesExactlyItsCapFromEverySourceWhateverCapsAndWeights) {
+TEST(Mix, TakesExactlyItsCapFromEverySourceForAnyCapsAndWeights) {
   std::mt19937 random(17);
   for (int trial = 0; trial < 60; ++trial) {
     SCOPED_TRACE(trial);
@@ -178,7 +178,7 @@ TEST(Mix, EndsSeveralSourcesInOneBlock) {
   EXPECT_THAT(counts_of(mix, 3, 0, 12'024), ElementsAre(1000, 1024, 10'000));
 }
 
-TEST(Mix, StarvesNoSourceOfASmallShareWhenOthersEnd) {
+TEST(Mix, DoesNotStarveSmallSourcesWhenOthersEnd) {
   std::vector<MixPart> parts(8, {"small", 1e-6, 50});
   parts.push_back({"a", 0.4, 5000});
   parts.push_back({"b", 0.3, 7001});
@@ -186,7 +186,7 @@ TEST(Mix, StarvesNoSourceOfASmallShareWhenOthersEnd) {
   ASSERT_NO_FATAL_FAILURE(check_mix(parts, false));
 }
 
-TEST(Mix, ReachesAnySampleAtOnce) {
+TEST(Mix, SeeksToADistantSample) {
   Mix mix({{"a", 1}, {"b", 3, 1'000'000'000'000}}, 1);
   const std::int64_t far = 4'000'000'000'000;
   EXPECT_EQ(mix.taken(far)[1], 1'000'000'000'000);
@@ -194,7 +194,7 @@ TEST(Mix, ReachesAnySampleAtOnce) {
   EXPECT_EQ(mix.at(far).number, far - 1'000'000'000'000);
 }
 
-TEST(Mix, RefusesSharesThatAreNone) {
+TEST(Mix, RejectsInvalidShares) {
   EXPECT_THAT(fault_of_mix({}), HasSubstr("needs a source"));
   EXPECT_THAT(fault_of_mix({{"web", 0}}), HasSubstr("the weight of web is 0; it must be a number above zero"));
   EXPECT_THAT(fault_of_mix({{"web", -1}}), HasSubstr("is -1;"));

@@ -17,7 +17,7 @@ std::vector<std::int64_t> order_of(std::int64_t size, std::uint64_t seed, std::u
   return order;
 }
 
-TEST(Permutation, HoldsEachElementOnce) {
+TEST(Permutation, ContainsEachElementOnce) {
   for (std::int64_t size = 1; size <= 1000; ++size) {
     auto order = order_of(size, 3, static_cast<std::uint64_t>(size));
     std::ranges::sort(order);
@@ -25,7 +25,7 @@ TEST(Permutation, HoldsEachElementOnce) {
   }
 }
 
-TEST(Permutation, StaysInItsRangeHoweverLargeThatIs) {
+TEST(Permutation, StaysInItsRangeForAnySize) {
   std::mt19937_64 random(1);
   for (const std::int64_t size :
        {1L, 2L, 3L, 4L, 5L, 63L, 64L, 65L, 4096L, 1'000'003L, 1L << 31, (1L << 40) + 1, 1L << 62}) {
@@ -48,7 +48,7 @@ TEST(Permutation, DiffersByEpochAndBySeed) {
 }
 
 // Computed by another program from the description only. Must be the same on every platform and in every release.
-TEST(Permutation, StaysWhatItWas) {
+TEST(Permutation, IsStableAcrossReleases) {
   EXPECT_EQ(order_of(10, 7, 0), (std::vector<std::int64_t>{2, 3, 8, 6, 5, 1, 7, 9, 4, 0}));
   EXPECT_EQ(order_of(10, 7, 1), (std::vector<std::int64_t>{6, 2, 5, 0, 3, 1, 7, 4, 8, 9}));
   const Permutation middle(1'000'003, 0, 0);
@@ -62,14 +62,14 @@ TEST(Permutation, StaysWhatItWas) {
   EXPECT_EQ(largest(2), 1062374818908261827);
 }
 
-TEST(Permutation, MakesEveryOrderOfAFewAboutEquallyOften) {
+TEST(Permutation, AllOrdersOfFewElementsAreAboutEquallyFrequent) {
   std::map<std::vector<std::int64_t>, int> seen;
   for (std::uint64_t seed = 0; seed < 6000; ++seed) ++seen[order_of(3, seed, 0)];
   EXPECT_EQ(seen.size(), 6);
   for (const auto& [order, times] : seen) EXPECT_NEAR(times, 1000, 150);
 }
 
-TEST(Permutation, PutsEveryElementEverywhereAboutEquallyOften) {
+TEST(Permutation, EveryElementIsAboutEquallyFrequentInEveryPosition) {
   constexpr std::int64_t size = 17;
   std::vector<int> seen(size * size);
   for (std::uint64_t epoch = 0; epoch < 17'000; ++epoch) {

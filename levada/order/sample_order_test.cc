@@ -19,13 +19,13 @@ std::vector<std::int64_t> epoch_of(SampleOrder& order, std::int64_t epoch) {
   return items;
 }
 
-TEST(SampleOrder, ShufflesAnEpochByThePermutationOfItsNumber) {
+TEST(SampleOrder, ShufflesAnEpochWithItsOwnPermutation) {
   SampleOrder order({{"", 10}}, {.seed = 7, .shuffles = true});
   EXPECT_EQ(epoch_of(order, 0), (std::vector<std::int64_t>{2, 3, 8, 6, 5, 1, 7, 9, 4, 0}));
   EXPECT_EQ(epoch_of(order, 1), (std::vector<std::int64_t>{6, 2, 5, 0, 3, 1, 7, 4, 8, 9}));
 }
 
-TEST(SampleOrder, DrawsEachItemOnceInEveryRoundHoweverManyAnEpochDraws) {
+TEST(SampleOrder, DrawsEachItemOncePerRoundForAnyEpochSize) {
   std::mt19937 random(3);
   for (int run = 0; run < 200; ++run) {
     const std::int64_t items = 1 + random() % 50;
@@ -71,7 +71,7 @@ TEST(SampleOrder, DrawsItemsInProportionToWeights) {
   }
 }
 
-TEST(SampleOrder, RefusesDataThatCannotBeDrawnFrom) {
+TEST(SampleOrder, RejectsDataThatCannotBeDrawn) {
   EXPECT_THROW(SampleOrder({{"", 0}}, {}), InvalidArgument);
   EXPECT_THROW(SampleOrder({}, {}), InvalidArgument);
   EXPECT_THROW(SampleOrder({{"", 2}}, {.weights = {1}}), InvalidArgument);
@@ -86,7 +86,7 @@ TEST(SampleOrder, RefusesDataThatCannotBeDrawnFrom) {
 }
 
 // Item seeds must stay the same from release to release.
-TEST(ItemSeed, StaysWhatItWas) {
+TEST(ItemSeed, IsStableAcrossReleases) {
   EXPECT_EQ(item_seed(7, 0, 0), derived_seed(derived_seed(7, 0), 0));
   EXPECT_NE(item_seed(7, 1, 0), item_seed(7, 0, 1));
 }

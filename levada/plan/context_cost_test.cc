@@ -18,7 +18,7 @@ constexpr ContextCost simple{.linear = 10,
                              .start = 1000,
                              .ranks_per_host = 4};
 
-TEST(ContextCost, PadsASequenceToTwoChunksARank) {
+TEST(ContextCost, PadsASequenceToTwoChunksPerRank) {
   EXPECT_EQ(padded_for(9, 1), 9);
   EXPECT_EQ(padded_for(9, 2), 12);
   EXPECT_EQ(padded_for(12, 2), 12);
@@ -35,19 +35,19 @@ TEST(ContextCost, RanksShareTheWorkOfThePaddedSequence) {
   EXPECT_EQ(sequence_time(99, 2, simple), 10 * 100 / 2 + 100 * 100 / 2);
 }
 
-TEST(ContextCost, SendingHidesTheAttentionOfShortSequences) {
+TEST(ContextCost, CommunicationHidesTheAttentionOfShortSequences) {
   // 8 positions on 4 ranks of a host: 8 * 8 / 4 is less than 3 * 8 * 3 / 4. Over two hosts sending is slower.
   EXPECT_EQ(sequence_time(8, 4, simple), 10 * 8 / 4 + 18);
   EXPECT_EQ(sequence_time(16, 8, simple), 10 * 16 / 8 + 30 * 16 * 7 / 8);
 }
 
-TEST(ContextCost, AMicroBatchHidesItsSendingBehindAllOfItsAttention) {
+TEST(ContextCost, AMicroBatchHidesItsCommunicationBehindAllOfItsAttention) {
   const std::array<std::int64_t, 2> lengths{8, 96};
   EXPECT_EQ(micro_time(lengths, 4, simple), 1000 + 3 * 100 + 10 * 104 / 4 + (8 * 8 + 96 * 96) / 4);
   EXPECT_LT(micro_time(lengths, 4, simple) - 1300, sequence_time(8, 4, simple) + sequence_time(96, 4, simple));
 }
 
-TEST(ContextCost, RefusesTimesThatDoNotFit) {
+TEST(ContextCost, RejectsTimesThatOverflow) {
   EXPECT_THROW(sequence_time(std::int64_t{1} << 39, 1, {}), InvalidArgument);
   EXPECT_NO_THROW(sequence_time(std::int64_t{1} << 30, 1, {}));
 }

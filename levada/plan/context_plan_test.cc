@@ -87,7 +87,7 @@ double mean_over_bound(int ranks, std::size_t samples_a_rank, double long_share,
   return sum / steps;
 }
 
-TEST(ContextPlan, CutsALongSequenceOverRanksThatOthersLeave) {
+TEST(ContextPlan, CutsALongSequenceOverTheRemainingRanks) {
   const Lengths lengths{1000, 32000, 1000, 1000, 1000};
   const auto plan = plan_context(lengths, 8, {.max_tokens = 8192, .max_cp = 4});
   ASSERT_EQ(plan.micros.size(), 1u);
@@ -97,13 +97,13 @@ TEST(ContextPlan, CutsALongSequenceOverRanksThatOthersLeave) {
   EXPECT_EQ(&plan.at(4, 0), &plan.micros[0][1]);
 }
 
-TEST(ContextPlan, CutsASequenceThatOthersWouldWaitFor) {
+TEST(ContextPlan, CutsASequenceIfRanksWouldWaitForIt) {
   const Lengths lengths{32000, 1000, 1000, 1000, 1000};
   const auto plan = plan_context(lengths, 8, {.max_tokens = 32768, .max_cp = 4});
   EXPECT_THAT(sizes_of(plan.micros[0]), ElementsAre(4, 1, 1, 1, 1));
 }
 
-TEST(ContextPlan, KeepsSequencesOfOneLengthOnOneRankEach) {
+TEST(ContextPlan, KeepsEqualSequencesOnOneRankEach) {
   const auto plan = plan_context(Lengths(64, 4000), 8, {.max_tokens = 8192, .max_cp = 8});
   EXPECT_EQ(plan.micros.size(), 4u);
   for (const auto& blocks : plan.micros) EXPECT_EQ(sizes_of(blocks), std::vector<int>(8, 1));
@@ -148,13 +148,13 @@ TEST(ContextPlan, IsSoundAndNoWorseThanBlocksOfOneSize) {
   EXPECT_LT(refused, 600);
 }
 
-TEST(ContextPlan, ComesCloseToTheBound) {
+TEST(ContextPlan, IsCloseToTheBound) {
   EXPECT_LT(mean_over_bound(8, 32, 0, {.max_tokens = 32768, .max_cp = 8}), 1.005);
   EXPECT_LT(mean_over_bound(32, 32, 0, {.max_tokens = 8192, .max_cp = 32}), 1.010);
   EXPECT_LT(mean_over_bound(32, 16, 0.03, {.max_tokens = 32768, .max_cp = 32}), 1.025);
 }
 
-TEST(ContextPlan, ABlockWaitsForItsOwnRanksAlone) {
+TEST(ContextPlan, ABlockWaitsOnlyForItsOwnRanks) {
   const ContextBalance balance{.cost = {.linear = 1, .quadratic = 0, .exchange_in_host = 0, .hop = 0, .start = 0},
                                .max_tokens = 100,
                                .max_cp = 2};
@@ -167,7 +167,7 @@ TEST(ContextPlan, ABlockWaitsForItsOwnRanksAlone) {
   EXPECT_EQ(step_time(plan, lengths, balance), 50 + 40);
 }
 
-TEST(ContextPlan, RefusesBadOptions) {
+TEST(ContextPlan, RejectsInvalidOptions) {
   const Lengths lengths(12, 5);
   EXPECT_THAT(refusal_of(lengths, 0, {.max_tokens = 8}), HasSubstr("ranks must be positive, got 0"));
   EXPECT_THAT(refusal_of(lengths, 4, {}), HasSubstr("max_tokens must be from 1 to 2^31, got 0"));
@@ -178,7 +178,7 @@ TEST(ContextPlan, RefusesBadOptions) {
   }
 }
 
-TEST(ContextPlan, RefusesCostsThatOverflow) {
+TEST(ContextPlan, RejectsCostsThatOverflow) {
   const ContextBalance large{
       .cost = {.quadratic = std::int64_t{1} << 32}, .max_tokens = std::int64_t{1} << 31, .max_cp = 2};
   EXPECT_THAT(refusal_of({std::int64_t{1} << 31, 5}, 2, large), HasSubstr("does not fit in 62 bits"));
@@ -187,7 +187,7 @@ TEST(ContextPlan, RefusesCostsThatOverflow) {
               HasSubstr("costs must be from 0 to 2^32, got -1"));
 }
 
-TEST(ContextPlan, RefusesSamplesThatDoNotFit) {
+TEST(ContextPlan, RejectsSamplesThatDoNotFit) {
   EXPECT_THAT(refusal_of({5, 5}, 8, {.max_tokens = 8, .max_cp = 2}),
               HasSubstr("a step of 2 sample(s) cannot be divided over 8 ranks in blocks of at most 2"));
   EXPECT_THAT(refusal_of({5, -1}, 2, {.max_tokens = 8}), HasSubstr("sample 1 of the step has -1 tokens"));

@@ -32,7 +32,7 @@ std::vector<std::string> choices(std::string_view mesh, const Cluster& cluster,
   return names;
 }
 
-TEST(Cost, OfABatchForAllCrossesToEachOtherHostOnce) {
+TEST(Cost, BatchForAllCrossesToEachOtherHostOnce) {
   const Cost one = cost("tp=6", "one", {.hosts = 3, .ranks_per_host = 2});
   EXPECT_EQ(one.num_readers, 1);
   EXPECT_EQ(one.read_bytes, 1000u);
@@ -43,7 +43,7 @@ TEST(Cost, OfABatchForAllCrossesToEachOtherHostOnce) {
   EXPECT_EQ(one.messages.amount, 2u);
 }
 
-TEST(Cost, OfABatchForEachRankCountsThoseOfOtherHosts) {
+TEST(Cost, BatchPerRankCrossesToEachRankOfOtherHosts) {
   const Cost one = cost("dp=6", "one", {.hosts = 3, .ranks_per_host = 2});
   EXPECT_EQ(one.read_bytes, 6000u);
   EXPECT_EQ(one.crossing_bytes, 4000u);
@@ -52,7 +52,7 @@ TEST(Cost, OfABatchForEachRankCountsThoseOfOtherHosts) {
   EXPECT_EQ(one.messages.amount, 4u);
 }
 
-TEST(Cost, OfAReaderOnEachHostIsTheirAgreement) {
+TEST(Cost, ReaderPerHostSendsOnlyAgreementMessages) {
   const Cost host = cost("dp=6", "host", {.hosts = 3, .ranks_per_host = 2});
   EXPECT_EQ(host.num_readers, 3);
   EXPECT_EQ(host.read_bytes, 6000u);
@@ -61,7 +61,7 @@ TEST(Cost, OfAReaderOnEachHostIsTheirAgreement) {
   EXPECT_EQ(host.messages.amount, 4u);  // rank 0 gets reports of two readers and notifies two hosts
 }
 
-TEST(Cost, OfRanksThatReadForThemselvesReadsWhatTheyShareAgain) {
+TEST(Cost, EveryRankReadingRereadsSharedBatches) {
   const Cost all = cost("tp=6", "all", {.hosts = 3, .ranks_per_host = 2});
   EXPECT_EQ(all.num_readers, 6);
   EXPECT_EQ(all.read_bytes, 6000u);
@@ -69,7 +69,7 @@ TEST(Cost, OfRanksThatReadForThemselvesReadsWhatTheyShareAgain) {
   EXPECT_EQ(all.messages.amount, 6u);  // four readers' reports, and two hosts to notify
 }
 
-TEST(Cost, OfReadersAlongAnAxisCrossesWithinTheirCoordinate) {
+TEST(Cost, ReadersAlongAnAxisSendWithinTheirCoordinate) {
   // dp 0 is on hosts 0 and 1, dp 1 on hosts 2 and 3.
   const Cost dp = cost("dp=2,tp=4", "dp", {.hosts = 4, .ranks_per_host = 2});
   EXPECT_EQ(dp.num_readers, 2);
@@ -79,14 +79,14 @@ TEST(Cost, OfReadersAlongAnAxisCrossesWithinTheirCoordinate) {
   EXPECT_EQ(dp.messages.amount, 5u);  // a batch, the other reader's report, and three hosts to notify
 }
 
-TEST(Cost, OfManyHostsGoesDownATree) {
+TEST(Cost, ManyHostsAreReachedThroughATree) {
   const Cost one = cost("tp=36", "one", {.hosts = 18, .ranks_per_host = 2});
   EXPECT_EQ(one.link.amount, 16000u);  // the 17th other host gets it from the first
   EXPECT_EQ(one.crossing_bytes, 17000u);
   EXPECT_EQ(one.messages.amount, 16u);
 }
 
-TEST(Cost, OfSeveralAudiencesHasATreeForEach) {
+TEST(Cost, EachAudienceHasItsOwnTree) {
   const Cost one = cost("dp=2,tp=8", "one", {.hosts = 8, .ranks_per_host = 2, .degree = 2});
   // dp 0 is on hosts 0 to 3: 0 sends to 1 and 2, 1 to 3. dp 1 is on 4 to 7: 0 sends to 4 and 5, 4 to 6 and 7.
   EXPECT_EQ(one.link.amount, 4000u);
@@ -94,14 +94,14 @@ TEST(Cost, OfSeveralAudiencesHasATreeForEach) {
   EXPECT_EQ(one.messages.amount, 4u);
 }
 
-TEST(Cost, OfOneRankAHostGoesDownATreeToo) {
+TEST(Cost, HostsWithOneRankAreReachedThroughATree) {
   const Cost one = cost("tp=18", "one", {.hosts = 18, .ranks_per_host = 1});
   EXPECT_EQ(one.link.amount, 16000u);
   EXPECT_EQ(one.crossing_bytes, 17000u);
   EXPECT_EQ(one.messages.amount, 16u);
 }
 
-TEST(Cost, OfABatchThatIsCutWritesItsPartsOnceMore) {
+TEST(Cost, CutBatchIsWrittenTwice) {
   Layout halves;
   halves.otherwise = {Shard{"tp", 1}};
   const std::vector<Field> fields = {{"tokens", dtypes::int64, {1, 126}}};  // 1,008 bytes
@@ -112,7 +112,7 @@ TEST(Cost, OfABatchThatIsCutWritesItsPartsOnceMore) {
   EXPECT_EQ(one.messages.amount, 0u);
 }
 
-TEST(Cost, OfAHostThatReceivesMoreThanAnyHostSendsIsThat) {
+TEST(Cost, BusiestLinkCanBeThatOfAReceivingHost) {
   // Two readers on hosts 0 and 1 each send a batch to host 2.
   Plan plan{Mesh::parse("dp=3"), thousand_bytes, {{0, {0, 2}, 0}, {1, {1, 2}, 1}}, {}};
   plan.moves = {{0, 0, Region(Shape{1, 125}), 1000}, {0, 1, Region(Shape{1, 125}), 1000}};
@@ -148,18 +148,18 @@ TEST(Cost, IsTheTimeOfTheSlowestResource) {
   EXPECT_EQ(one().limit(), Limit::storage);
 }
 
-TEST(Cost, OfStorageIsNoneWhereItsSpeedIsNotGiven) {
+TEST(Cost, StorageTakesNoTimeWithoutABandwidth) {
   const Cost one = cost("dp=4", "one", {.hosts = 2, .ranks_per_host = 2, .stored_bytes = 100});
   EXPECT_EQ(one.storage.amount, 400u);
   EXPECT_EQ(one.storage.seconds, 0);
 }
 
-TEST(Cost, RefusesAMeshOfAnotherNumberOfRanks) {
+TEST(Cost, RejectsAMeshWithAnotherNumberOfRanks) {
   EXPECT_THAT(refusal([] { cost("dp=4", "one", {.hosts = 4, .ranks_per_host = 2}); }),
               HasSubstr("the mesh 'dp=4' has 4 ranks, but 4 hosts with 2 ranks each have 8"));
 }
 
-TEST(CompareReaders, OffersWhatDiffers) {
+TEST(CompareReaders, ListsDistinctChoices) {
   EXPECT_EQ(choices("dp=8", {.hosts = 4, .ranks_per_host = 2}), (std::vector<std::string>{"one", "dp", "host"}));
   EXPECT_EQ(choices("dp=4,tp=2", {.hosts = 4, .ranks_per_host = 2}), (std::vector<std::string>{"one", "dp", "all"}));
   EXPECT_EQ(choices("tp=2", {.hosts = 1, .ranks_per_host = 2}), (std::vector<std::string>{"one", "all"}));
@@ -167,7 +167,7 @@ TEST(CompareReaders, OffersWhatDiffers) {
             (std::vector<std::string>{"one", "dp_replicate", "dp_shard", "dp", "host", "all"}));
 }
 
-TEST(CompareReaders, AddsWhatIsAskedFor) {
+TEST(CompareReaders, AddsRequestedChoices) {
   const std::vector<Readers> others = {Readers::parse("dp,tp"), Readers::parse("tp")};
   EXPECT_EQ(choices("dp=4,tp=2", {.hosts = 4, .ranks_per_host = 2}, others),
             (std::vector<std::string>{"one", "dp", "all", "tp"}));
@@ -179,7 +179,7 @@ Cost made_up(std::string_view readers, int num_readers, std::uint64_t read_bytes
   return made;
 }
 
-TEST(Recommended, ReadsLeastAmongThoseThatTakeATenthOfAStep) {
+TEST(Recommended, ReadsTheLeastAmongChoicesWithinATenthOfAStep) {
   const std::vector<Cost> costs = {made_up("one", 1, 100, 0.5), made_up("dp", 4, 100, 0.1),
                                    made_up("host", 8, 100, 0.01), made_up("all", 16, 200, 0.001)};
   EXPECT_EQ(recommended(costs, 10).readers.to_string(), "one");
@@ -188,7 +188,7 @@ TEST(Recommended, ReadsLeastAmongThoseThatTakeATenthOfAStep) {
   EXPECT_EQ(recommended(costs, 0.05).readers.to_string(), "all");
 }
 
-TEST(Recommended, IsTheFastestWhereNoneKeepsUp) {
+TEST(Recommended, IsTheFastestIfNoneKeepsUp) {
   const std::vector<Cost> costs = {made_up("one", 1, 100, 0.5), made_up("host", 8, 100, 0.01),
                                    made_up("all", 16, 200, 0.02)};
   EXPECT_EQ(recommended(costs, 0.01).readers.to_string(), "host");

@@ -50,7 +50,7 @@ std::vector<DelayQueue::Step> steps_of(std::span<const SampleSize> stream, int r
   return steps;
 }
 
-TEST(DelayQueue, GivesEverySampleOnceInFullSteps) {
+TEST(DelayQueue, YieldsEverySampleOnceInFullSteps) {
   std::mt19937 random(1);
   for (int turn = 0; turn < 100; ++turn) {
     const auto ranks = 1 + static_cast<int>(random() % 8);
@@ -73,7 +73,7 @@ TEST(DelayQueue, GivesEverySampleOnceInFullSteps) {
   }
 }
 
-TEST(DelayQueue, TakesSamplesInOrderWithoutDelay) {
+TEST(DelayQueue, KeepsTheOrderWithoutDelay) {
   const auto stream = of_tokens({9000, 1, 1, 1, 1});
   const auto steps = steps_of(stream, 2, 2, 0);
   ASSERT_EQ(steps.size(), 3);
@@ -81,11 +81,11 @@ TEST(DelayQueue, TakesSamplesInOrderWithoutDelay) {
   EXPECT_THAT(steps[2].numbers, ElementsAre(4));
 }
 
-TEST(DelayQueue, LetsNothingWaitForASingleRank) {
+TEST(DelayQueue, DelaysNothingForASingleRank) {
   for (const auto& step : steps_of(lognormal(100, 4), 1, 5, 8)) EXPECT_EQ(step.delayed, 0);
 }
 
-TEST(DelayQueue, WaitsForAsManyOfAKindAsThereAreRanks) {
+TEST(DelayQueue, WaitsForOneSampleOfAKindPerRank) {
   // Two long samples in different steps, and one of another kind, too late to be grouped.
   const auto stream = of_tokens({9000, 1, 1, 1, 1, 1, 9500, 1, 1, 1, 1, 1, 1, 1, 30000, 1, 1, 1, 1, 1});
   const auto steps = steps_of(stream, 2, 4, 10);
@@ -99,7 +99,7 @@ TEST(DelayQueue, WaitsForAsManyOfAKindAsThereAreRanks) {
   EXPECT_THAT(steps[4].numbers, ElementsAre(14, 17, 18, 19)) << "at the end nothing is left waiting";
 }
 
-TEST(DelayQueue, LetsNoSampleWaitForLonger) {
+TEST(DelayQueue, NeverExceedsTheMaximumDelay) {
   std::vector<std::int64_t> lengths(100, 10);
   lengths[1] = 10'000;
   const auto steps = steps_of(of_tokens(lengths), 4, 4, 3);
@@ -108,7 +108,7 @@ TEST(DelayQueue, LetsNoSampleWaitForLonger) {
   EXPECT_EQ(steps[3].longest_wait, 3);
 }
 
-TEST(DelayQueue, BringsStepsNearToTheMean) {
+TEST(DelayQueue, EvensOutTheWorkOfSteps) {
   const auto stream = lognormal(512 * 100, 3);
   const auto cost = SampleCost::parse("flops");
   const auto bound_of_mean = [&](std::int64_t max_delay) {

@@ -18,7 +18,7 @@ std::string refusal_on_mesh(const Layout& layout, std::string_view mesh) {
   return refusal([&] { layout.check(Mesh::parse(mesh)); });
 }
 
-TEST(Pattern, LetsAStarStandForAnyRun) {
+TEST(Pattern, StarMatchesAnyRun) {
   EXPECT_TRUE(matches("tokens", "tokens"));
   EXPECT_FALSE(matches("tokens", "token"));
   EXPECT_FALSE(matches("token", "tokens"));
@@ -33,7 +33,7 @@ TEST(Pattern, LetsAStarStandForAnyRun) {
   EXPECT_FALSE(matches("", "a"));
 }
 
-TEST(Pattern, CostsLittleWhateverItsStars) {
+TEST(Pattern, MatchesFastWithManyStars) {
   const std::string path(2000, 'a');
   std::string pattern;
   for (int i = 0; i < 500; ++i) pattern += "*a";
@@ -41,7 +41,7 @@ TEST(Pattern, CostsLittleWhateverItsStars) {
   EXPECT_TRUE(matches(pattern, path));
 }
 
-TEST(Layout, FollowsTheFirstRuleThatMatches) {
+TEST(Layout, AppliesTheFirstMatchingRule) {
   Layout layout;
   layout.rules = {{"a.*", {Shard{"dp", 0}}}, {"*", {Shard{"dp", 1}}}};
   layout.otherwise = {Shard{"dp", 2}};
@@ -58,7 +58,7 @@ TEST(Layout, FitsMeshesThatLackTheUsualAxes) {
   }
 }
 
-TEST(Layout, SaysHowItAndAMeshDoNotFit) {
+TEST(Layout, ExplainsAMismatchWithTheMesh) {
   Layout layout;
   layout.rules = {{"x", {Shard{"rows", 0}}}};
   EXPECT_THAT(refusal_on_mesh(layout, "dp=2"),
@@ -77,7 +77,7 @@ TEST(Layout, SaysHowItAndAMeshDoNotFit) {
   EXPECT_THAT(refusal_on_mesh(layout, ""), HasSubstr("dimensions are counted from 0 to 15"));
 }
 
-TEST(Layout, RefusesAnAxisOfWhichNothingSaysWhetherItDividesData) {
+TEST(Layout, RejectsAnAxisWithAnUndecidedRole) {
   for (const Layout& layout : {layouts::gpt(), layouts::data_parallel(), Layout{}}) {
     EXPECT_THAT(refusal_on_mesh(layout, "dp=2,replica=2"),
                 AllOf(HasSubstr("axis replica of the mesh 'dp=2,replica=2' may divide data or share it"),
@@ -90,7 +90,7 @@ TEST(Layout, RefusesAnAxisOfWhichNothingSaysWhetherItDividesData) {
   EXPECT_EQ(refusal_on_mesh(shared, "dp=2,replica=2"), "nothing was refused");
 }
 
-TEST(Layout, RefusesADataAxisThatTheMeshHasUnderAnotherName) {
+TEST(Layout, RejectsADataAxisThatTheMeshNamesDifferently) {
   Layout layout;
   layout.rules = {{"x", {Shard{"data", 0}}}};
   EXPECT_THAT(refusal_on_mesh(layout, "fsdp=2"), HasSubstr("write dp, which stands for all its data axes"));
@@ -98,7 +98,7 @@ TEST(Layout, RefusesADataAxisThatTheMeshHasUnderAnotherName) {
   EXPECT_EQ(refusal_on_mesh(layout, "tp=2"), "nothing was refused");
 }
 
-TEST(Layout, TakesDpForAllDataAxesTogether) {
+TEST(Layout, TreatsDpAsAllDataAxes) {
   Layout layout;
   layout.rules = {{"x", {Shard{"dp", 0}, Shard{"fsdp", 1}}}};
   EXPECT_THAT(refusal_on_mesh(layout, "dp=2,fsdp=2"), HasSubstr("two placements on axis fsdp"));
@@ -120,7 +120,7 @@ TEST(Layout, ChecksItsStages) {
   EXPECT_THAT(refusal_on_mesh(layout, "pp=2"), HasSubstr("stage first is built in"));
 }
 
-TEST(LayoutJson, ComesBackAsItWas) {
+TEST(LayoutJson, RoundTrips) {
   Layout custom;
   custom.name = "mine";
   custom.rules = {{"z.*", {Stages{"pp", {"first", "mtp"}}, Shard{"dp", 0}, Zigzag{"cp", 3}}, false},
@@ -134,14 +134,14 @@ TEST(LayoutJson, ComesBackAsItWas) {
   }
 }
 
-TEST(LayoutJson, NeedsNoMoreThanFields) {
+TEST(LayoutJson, RequiresOnlyFields) {
   const Layout layout = Layout::from_json(R"j({"fields": {"tokens": ["shard(dp,0)"]}})j");
   EXPECT_EQ(layout.name, "custom");
   EXPECT_EQ(layout.rules, (std::vector<Layout::Rule>{{"tokens", {Shard{"dp", 0}}, true}}));
   EXPECT_TRUE(layout.otherwise.empty());
 }
 
-TEST(LayoutJson, SaysWhatIsWrongAndWhere) {
+TEST(LayoutJson, NamesTheErrorAndItsPlace) {
   EXPECT_THAT(refusal_of_json(""), HasSubstr("line 1, column 1"));
   EXPECT_THAT(refusal_of_json("{\"fields\":\n {]}"), HasSubstr("line 2, column 3"));
   EXPECT_THAT(refusal_of_json("[]"), HasSubstr("an object belongs here, not array"));
@@ -166,13 +166,13 @@ TEST(LayoutJson, SaysWhatIsWrongAndWhere) {
   }
 }
 
-TEST(LayoutJson, RefusesAKeyThatStandsTwice) {
+TEST(LayoutJson, RejectsDuplicateKeys) {
   EXPECT_THAT(refusal_of_json(R"({"fields": {"t": [], "t": []}})"), HasSubstr("key \"t\" appears twice"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "fields": {}})"), HasSubstr("key \"fields\" appears twice"));
   EXPECT_EQ(refusal_of_json(R"({"fields": {"name": []}, "name": "n"})"), "nothing was refused");
 }
 
-TEST(LayoutJson, BoundsItsDepth) {
+TEST(LayoutJson, LimitsItsDepth) {
   for (const char* open : {"[", "{\"fields\":"}) {
     std::string deep;
     for (int i = 0; i < 200'000; ++i) deep += open;
@@ -180,7 +180,7 @@ TEST(LayoutJson, BoundsItsDepth) {
   }
 }
 
-TEST(LayoutJson, RefusesWhatIsNotUtf8) {
+TEST(LayoutJson, RejectsInvalidUtf8) {
   EXPECT_THAT(refusal_of_json("{\"fields\": {\"\xff\": []}}"), HasSubstr("line 1"));
 }
 
@@ -188,7 +188,7 @@ bool requires_mask(const Layout& layout) {
   return std::ranges::find(layout.rules, "attention_mask", &Layout::Rule::pattern)->required;
 }
 
-TEST(GptLayout, HasTheMaskOptionalUnlessAskedFor) {
+TEST(GptLayout, MaskIsOptionalByDefault) {
   EXPECT_FALSE(requires_mask(layouts::gpt()));
   EXPECT_TRUE(requires_mask(layouts::gpt({.attention_mask = true})));
 }

@@ -57,7 +57,7 @@ TEST(Partition, DividesByCost) {
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));  // 15 each; the greedy division has 17
 }
 
-TEST(Partition, KeepsToTheBoundOfLpt) {
+TEST(Partition, StaysWithinTheLptBound) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     const std::size_t parts = 2 + random() % 3;
@@ -83,7 +83,7 @@ TEST(Partition, KeepsCountsEqual) {
   }
 }
 
-TEST(Partition, OfManyRaggedSamplesIsWithinAPercent) {
+TEST(Partition, IsWithinAPercentForManyRaggedSamples) {
   std::mt19937 random(9);
   const auto costs = random_costs(random, 1024, 4096);
   const auto even = std::accumulate(costs.begin(), costs.end(), std::int64_t{0}) / 16;
@@ -120,7 +120,7 @@ double lower_bound(std::vector<std::int64_t> costs, std::size_t parts, PartSizes
   return bound;
 }
 
-TEST(Partition, OfRaggedSequencesIsNextToTheLowerBound) {
+TEST(Partition, IsNearTheLowerBoundForRaggedSequences) {
   std::mt19937 random(3);
   for (const auto& [parts, count, rounds] : {std::tuple(8, 256, 300), {64, 4096, 20}, {512, 4096, 20}}) {
     for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
@@ -135,7 +135,7 @@ TEST(Partition, OfRaggedSequencesIsNextToTheLowerBound) {
   }
 }
 
-TEST(Partition, LeavesNoPartEmptyWhereItemsCostNothing) {
+TEST(Partition, LeavesNoPartEmptyIfItemsCostNothing) {
   for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
     for (const auto& part : partition_by_cost(std::vector<std::int64_t>(6, 0), 4, sizes)) EXPECT_FALSE(part.empty());
   }
@@ -156,7 +156,7 @@ TEST(Partition, BalancesTheLargerOfTwoSums) {
   }
 }
 
-TEST(Partition, HoldsNoMoreTokensThanAreAllowed) {
+TEST(Partition, RespectsTheTokenLimit) {
   std::mt19937 random(11);
   int found = 0;
   for (int round = 0; round < 500; ++round) {
@@ -183,14 +183,14 @@ TEST(Partition, HoldsNoMoreTokensThanAreAllowed) {
   EXPECT_GT(found, 400);
 }
 
-TEST(Partition, FindsNoneWhereTokensDoNotFit) {
+TEST(Partition, ReturnsNothingIfTheTokensDoNotFit) {
   const std::vector<Demand> three{{{1, 1}, 60}, {{1, 1}, 60}, {{1, 1}, 60}};
   EXPECT_FALSE(partition_within(three, 2, 119));
   EXPECT_TRUE(partition_within(three, 2, 120));
   EXPECT_FALSE(partition_within(three, 4, 120));
 }
 
-TEST(Partition, LeavesEachPartTheLeastNumberOfItems) {
+TEST(Partition, LeavesEachPartItsMinimumOfItems) {
   std::vector<Demand> demands{{{100, 0}, 100}};
   for (int i = 0; i < 8; ++i) demands.push_back({{1, 0}, 1});
   const auto partition = partition_within(demands, 3, 200, PartSizes::any, 3);
@@ -199,7 +199,7 @@ TEST(Partition, LeavesEachPartTheLeastNumberOfItems) {
   EXPECT_FALSE(partition_within(demands, 3, 200, PartSizes::any, 4));
 }
 
-TEST(Partition, LeavesEachPartTheLeastNumberOfItemsWhereNoneCostsAnything) {
+TEST(Partition, LeavesEachPartItsMinimumOfFreeItems) {
   const auto partition = partition_within(std::vector<Demand>(13), 4, 0, PartSizes::any, 3);
   ASSERT_TRUE(partition);
   for (const auto& part : *partition) EXPECT_GE(part.size(), 3u);
@@ -215,7 +215,7 @@ std::int64_t fullest(const Partition& partition, std::span<const Demand> demands
   return most;
 }
 
-TEST(Partition, IsMoreEvenIfPartsThatAreFullOfTokensExchangeAnItemForSeveral) {
+TEST(Partition, FullPartsExchangeOneItemForSeveral) {
   std::mt19937 random(12);
   int better = 0, worse = 0;
   for (int round = 0; round < 200; ++round) {
@@ -237,7 +237,7 @@ TEST(Partition, IsMoreEvenIfPartsThatAreFullOfTokensExchangeAnItemForSeveral) {
   EXPECT_LT(worse, 5);
 }
 
-TEST(Partition, CutsRunsInOrderAsWellAsCanBe) {
+TEST(Partition, CutsOrderedRunsOptimally) {
   std::mt19937 random(10);
   for (int round = 0; round < 200; ++round) {
     const auto costs = random_costs(random, 2 + random() % 8, 20);
@@ -253,7 +253,7 @@ TEST(Partition, CutsRunsInOrderAsWellAsCanBe) {
   }
 }
 
-TEST(Partition, RefusesWhatCannotBe) {
+TEST(Partition, RejectsImpossibleDivisions) {
   const std::vector<std::int64_t> two{1, 2}, negative{1, -2}, huge{INT64_MAX, 1};
   EXPECT_THROW(partition_by_cost(two, 0), InvalidArgument);
   EXPECT_THROW(partition_by_cost(negative, 1), InvalidArgument);

@@ -296,7 +296,7 @@ void for_each_case(unsigned group, F&& f) {
   }
 }
 
-TEST_P(RandomPlan, BringsEveryElementToExactlyTheRanksThatNeedIt) {
+TEST_P(RandomPlan, DeliversEveryElementToExactlyTheRanksThatNeedIt) {
   for_each_case(GetParam(), [](const Case& c) {
     const Plan plan = plan_fan_out(c.fields, c.layout, c.mesh, c.options);
     std::vector<int> times_reached(static_cast<std::size_t>(c.mesh.size()), 0);
@@ -329,7 +329,7 @@ TEST_P(RandomPlan, BringsEveryElementToExactlyTheRanksThatNeedIt) {
   });
 }
 
-TEST_P(RandomPlan, SendsOneMessageToAllThatWantTheSame) {
+TEST_P(RandomPlan, SendsOneMessageToAllRanksWithTheSameNeeds) {
   for_each_case(GetParam(), [](const Case& c) {
     std::map<std::tuple<int, int, std::vector<Need>>, std::size_t> audience_of_needs;
     const auto audiences = fan_out_audiences(c.layout, c.mesh, c.options);
@@ -345,7 +345,7 @@ TEST_P(RandomPlan, SendsOneMessageToAllThatWantTheSame) {
   });
 }
 
-TEST_P(RandomPlan, IsTheSameWhoeverPlansIt) {
+TEST_P(RandomPlan, IsTheSameOnEveryRank) {
   for_each_case(GetParam(), [](const Case& c) {
     const Plan plan = plan_fan_out(c.fields, c.layout, c.mesh, c.options);
     ASSERT_EQ(plan_fan_out(c.fields, Layout::from_json(c.layout.to_json()),

@@ -61,7 +61,7 @@ FanOutOptions read_by(std::string_view readers, std::vector<int> host_of = {}) {
   return options;
 }
 
-TEST(GptStages, GetWhatMegatronsStagesGet) {
+TEST(GptStages, MatchMegatronsStages) {
   const Plan plan = gpt_plan("pp=4");
   EXPECT_EQ(fields_at(plan, 0), (Names{"tokens", "position_ids", "attention_mask"}));
   EXPECT_THAT(fields_at(plan, 1), IsEmpty());
@@ -69,12 +69,12 @@ TEST(GptStages, GetWhatMegatronsStagesGet) {
   EXPECT_EQ(fields_at(plan, 3), (Names{"labels", "loss_mask", "attention_mask"}));
 }
 
-TEST(GptStages, GetEverythingWhereThereIsButOne) {
+TEST(GptStages, GetEverythingIfThereIsOnlyOne) {
   EXPECT_EQ(fields_at(gpt_plan("pp=1"), 0), everything);
   EXPECT_EQ(fields_at(gpt_plan("dp=2"), 1), everything);
 }
 
-TEST(GptStages, GetEverythingWhereTheyHostMtp) {
+TEST(GptStages, GetEverythingIfTheyHostMtp) {
   const Plan last = gpt_plan("pp=3", {.mtp_stages = {2}});
   EXPECT_EQ(fields_at(last, 0), (Names{"tokens", "position_ids", "attention_mask"}));
   EXPECT_THAT(fields_at(last, 1), IsEmpty());
@@ -86,7 +86,7 @@ TEST(GptStages, GetEverythingWhereTheyHostMtp) {
   EXPECT_EQ(fields_at(middle, 3), (Names{"labels", "loss_mask", "attention_mask"}));
 }
 
-TEST(GptStages, AllGetEverythingWhenAllKeysAreBroadcast) {
+TEST(GptStages, AllGetEverythingIfAllKeysAreBroadcast) {
   const Plan plan = gpt_plan("pp=3", {.broadcast_all_keys = true, .mtp_stages = {1}});
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(fields_at(plan, rank), everything);
 }
@@ -117,7 +117,7 @@ TEST(GptLayout, SendsOtherFieldsToEveryRank) {
   for (int rank = 0; rank < 6; ++rank) EXPECT_TRUE(fields_at(plan, rank).contains("extra"));
 }
 
-TEST(Audiences, AreRanksThatWantTheSame) {
+TEST(Audiences, AreRanksWithTheSameNeeds) {
   const auto of = [](std::string_view mesh, const FanOutOptions& options) {
     return fan_out_audiences(layouts::gpt(), Mesh::parse(mesh), options);
   };
@@ -129,7 +129,7 @@ TEST(Audiences, AreRanksThatWantTheSame) {
               ElementsAre(Audience{0, {0}, 0}, Audience{1, {1}, 0}, Audience{2, {2}, 1}, Audience{3, {3}, 1}));
 }
 
-TEST(Audiences, JoinStagesThatNeedTheSame) {
+TEST(Audiences, JoinStagesWithTheSameNeeds) {
   EXPECT_THAT(fan_out_audiences(layouts::gpt(), Mesh::parse("pp=4"), {}),
               ElementsAre(Audience{0, {0}, 0}, Audience{0, {1, 2}, 0}, Audience{0, {3}, 0}));
   // Stages that need nothing form one audience regardless of their coordinate along cp.
@@ -156,7 +156,7 @@ TEST(Audiences, AreFoundByReaderAndUnit) {
   EXPECT_EQ(found, all.size());
 }
 
-TEST(Readers, AreParsedAsTheyArePrinted) {
+TEST(Readers, RoundTripThroughText) {
   for (const char* text : {"one", "all", "host", "spread", "dp", "dp,pp"})
     EXPECT_EQ(Readers::parse(text).to_string(), text);
   EXPECT_THAT(refusal([] { Readers::parse(""); }), HasSubstr("'' is no axis"));
@@ -199,7 +199,7 @@ TEST(Readers, AreSpreadOverTheHostsOfTheirCoordinates) {
               HasSubstr("host of each of 4 ranks, and 0 are known"));
 }
 
-TEST(SegmentDivisor, IsWhatTheZigzagsOfAFieldCutAPackedDocumentInto) {
+TEST(SegmentDivisor, IsTheNumberOfChunksOfAFieldsZigzags) {
   const auto divisor = [](const Layout& layout, const char* mesh) {
     return segment_divisor(layout, Mesh::parse(mesh), "tokens");
   };
@@ -219,7 +219,7 @@ TEST(Readers, ReadForTheirHost) {
   EXPECT_THAT(refusal([&] { Readers::parse("host").of(mesh); }), HasSubstr("host of each of 5 ranks, and 0 are known"));
 }
 
-TEST(PlanFanOut, DealsAlongAllDataAxesWhateverTheirNames) {
+TEST(PlanFanOut, DealsAlongAllDataAxesWithAnyNames) {
   for (const auto divide : {Divide::deal, Divide::split}) {
     for (const char* readers : {"one", "all", "dp", "dp,tp"}) {
       auto options = read_by(readers);
@@ -235,7 +235,7 @@ TEST(PlanFanOut, DealsAlongAllDataAxesWhateverTheirNames) {
   }
 }
 
-TEST(PlanFanOut, DealsAlongDataAxesThatLieApart) {
+TEST(PlanFanOut, DealsAlongNonAdjacentDataAxes) {
   const Mesh mesh = Mesh::parse("dp_replicate=2,tp=2,dp_shard=2");
   for (const Audience& audience : fan_out_audiences(layouts::gpt(), mesh, {})) {
     EXPECT_EQ(audience.to.size(), 2u);
@@ -245,7 +245,7 @@ TEST(PlanFanOut, DealsAlongDataAxesThatLieApart) {
   EXPECT_THAT(Readers::parse("dp_shard").of(mesh), ElementsAre(0, 1, 0, 1, 0, 1, 0, 1));
 }
 
-TEST(PlanFanOut, SharesAGlobalBatchOutAlongAllDataAxesEvenIfItIsNotFull) {
+TEST(PlanFanOut, SplitsAShortGlobalBatchAlongAllDataAxes) {
   auto options = split();
   options.short_samples = 5;
   options.part_samples = 2;
@@ -256,14 +256,14 @@ TEST(PlanFanOut, SharesAGlobalBatchOutAlongAllDataAxesEvenIfItIsNotFull) {
   EXPECT_THAT(rows, ElementsAre(2, 2, 1, 0));
 }
 
-TEST(PlanFanOut, AsksForTheSamplesOfAFullPartWhereAGlobalBatchIsNotFull) {
+TEST(PlanFanOut, RequiresThePartSizeForAShortGlobalBatch) {
   auto options = split();
   options.short_samples = 5;
   EXPECT_THAT(refusal_of({{"x", dtypes::int64, {5, 4}}}, layouts::data_parallel(), "dp=2", options),
               HasSubstr("say how many a full part has"));
 }
 
-TEST(PlanFanOut, CutsFieldsOfAnotherExtentEvenlyBesideAGlobalBatchThatIsNotFull) {
+TEST(PlanFanOut, CutsFieldsOfOtherExtentsEvenlyInAShortGlobalBatch) {
   auto options = split();
   options.short_samples = 5;
   options.part_samples = 4;
@@ -275,7 +275,7 @@ TEST(PlanFanOut, CutsFieldsOfAnotherExtentEvenlyBesideAGlobalBatchThatIsNotFull)
       HasSubstr("odd has 3 along dim 0, which dp=2 does not divide"));
 }
 
-TEST(PlanFanOut, CutsTheSharesOfAGlobalBatchThatIsNotFullOnlyWhereEachOfThemDivides) {
+TEST(PlanFanOut, CutsTheSharesOfAShortGlobalBatchOnlyIfEachDivides) {
   auto options = split();
   options.part_samples = 4;
   const auto refusal = [&](std::int64_t samples, const char* first, const char* then) {
@@ -291,7 +291,7 @@ TEST(PlanFanOut, CutsTheSharesOfAGlobalBatchThatIsNotFullOnlyWhereEachOfThemDivi
       << "halves of 3, in shares of 2 and 1";
 }
 
-TEST(PlanFanOut, RefusesToDealWhatALayoutReplicatesAlongTheDataAxes) {
+TEST(PlanFanOut, RejectsDealingFieldsReplicatedAlongTheDataAxes) {
   Layout layout;
   layout.rules = {{"x", {Replicate{"dp"}}}};
   EXPECT_THAT(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "fsdp=2"),
@@ -299,7 +299,7 @@ TEST(PlanFanOut, RefusesToDealWhatALayoutReplicatesAlongTheDataAxes) {
   EXPECT_EQ(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "fsdp=2", split()), "nothing was refused");
 }
 
-TEST(PlanFanOut, SaysWhichRequiredFieldIsMissing) {
+TEST(PlanFanOut, NamesAMissingRequiredField) {
   auto fields = gpt_fields(4, 8);
   fields.erase(fields.begin() + 1);
   EXPECT_THAT(refusal_of(fields, layouts::gpt(), "dp=2"),
@@ -310,7 +310,7 @@ TEST(PlanFanOut, SaysWhichRequiredFieldIsMissing) {
   EXPECT_THAT(refusal_of({}, layouts::gpt(), ""), HasSubstr("it has nothing"));
 }
 
-TEST(PlanFanOut, SaysWhatDoesNotDivide) {
+TEST(PlanFanOut, NamesAnIndivisibleExtent) {
   EXPECT_EQ(refusal_of(gpt_fields(4, 1022), layouts::gpt(), "cp=2"),
             "tokens has 1022 along dim 1, which 2*cp=4 does not divide; choose --seq as a multiple of 4");
   EXPECT_EQ(refusal_of(gpt_fields(5, 8), layouts::gpt(), "dp=2", split()),
@@ -324,7 +324,7 @@ TEST(PlanFanOut, SaysWhatDoesNotDivide) {
             "multiple of 16");
 }
 
-TEST(PlanFanOut, AsksForNoDivisibilityAlongAnAxisOfOne) {
+TEST(PlanFanOut, NeedsNoDivisibilityAlongAnAxisOfSizeOne) {
   EXPECT_EQ(refusal_of(gpt_fields(3, 7), layouts::gpt(), "dp=1,cp=1,tp=3", split()), "nothing was refused");
 }
 
@@ -335,14 +335,14 @@ TEST(PlanFanOut, NamesAFieldThatLacksADimension) {
               HasSubstr("x1 has 1 dimension(s), so that shard(tp,1) cannot cut it along dim 1"));
 }
 
-TEST(PlanFanOut, CutsByOtherwiseOnlyDimensionsThatAreThere) {
+TEST(PlanFanOut, OtherwiseCutsOnlyExistingDimensions) {
   const Plan plan = plan_fan_out({{"step", dtypes::int64, {}}, {"x", dtypes::int64, {4}}}, layouts::data_parallel(),
                                  Mesh::parse("dp=2"), split());
   EXPECT_EQ(plan.moves_of(1)[0].region, Region(Shape{}));
   EXPECT_EQ(plan.moves_of(1)[1].region.to_string(), "[2:4]");
 }
 
-TEST(PlanFanOut, RefusesToCutPackedElements) {
+TEST(PlanFanOut, RejectsCutsOfPackedElements) {
   Layout layout;
   layout.otherwise = {Shard{"tp", 0}};
   const std::vector<Field> fields = {{"x", dtypes::float4_e2m1fn, {4}}};
@@ -352,14 +352,14 @@ TEST(PlanFanOut, RefusesToCutPackedElements) {
   EXPECT_EQ(refusal_of(fields, layouts::gpt({}), "tp=2").substr(0, 12), "the batch ha");
 }
 
-TEST(PlanFanOut, RefusesToDealWhatIsCutAlongTheDataAxis) {
+TEST(PlanFanOut, RejectsDealingFieldsCutAlongTheDataAxis) {
   Layout layout;
   layout.rules = {{"x", {Shard{"dp", 1}}}};
   EXPECT_THAT(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "dp=2"), HasSubstr("shard(dp,1), but whole batches"));
   EXPECT_EQ(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "dp=2", split()), "nothing was refused");
 }
 
-TEST(PlanFanOut, SendsPlainValuesWholeToTheStagesThatHoldThem) {
+TEST(PlanFanOut, SendsPlainValuesWholeToTheirStages) {
   Layout layout;
   layout.rules = {{"name", {Shard{"dp", 0}, Zigzag{"cp", 1}, Stages{"pp", {"last"}}}}};
   const Plan plan = plan_fan_out({{"name", {}, {}}}, layout, Mesh::parse("dp=2,cp=2,pp=2"), split());
@@ -367,7 +367,7 @@ TEST(PlanFanOut, SendsPlainValuesWholeToTheStagesThatHoldThem) {
   EXPECT_EQ(plan.bytes_delivered(), 0u);
 }
 
-TEST(PlanFanOut, SendsEmptyTensorsToo) {
+TEST(PlanFanOut, SendsEmptyTensors) {
   const Plan plan =
       plan_fan_out({{"x", dtypes::int64, {0, 4}}}, layouts::data_parallel(), Mesh::parse("dp=2"), split());
   ASSERT_EQ(plan.moves.size(), 2u);
@@ -375,7 +375,7 @@ TEST(PlanFanOut, SendsEmptyTensorsToo) {
   EXPECT_EQ(plan.moves[1].region.shape(), (Shape{0, 4}));
 }
 
-TEST(PlanUnit, GivesTheMovesOfThePlan) {
+TEST(PlanUnit, ReturnsTheMovesOfThePlan) {
   const Mesh mesh = Mesh::parse("dp=3,cp=2,pp=3");
   const Plan plan = plan_fan_out(gpt_fields(2, 8), layouts::gpt(), mesh, {});
   std::vector<Move> moves;

@@ -41,7 +41,7 @@ std::vector<std::int32_t> copied(const TensorView& from, const Region& region) {
   return result;
 }
 
-TEST(Region, StartsAsAllOfAShape) {
+TEST(Region, CoversTheWholeShapeInitially) {
   const Region region(Shape{2, 0, 3});
   EXPECT_EQ(region.to_string(), "[0:2, 0:0, 0:3]");
   EXPECT_EQ(region.shape(), (Shape{2, 0, 3}));
@@ -72,13 +72,13 @@ TEST(Region, KeepsChunksFromBothEnds) {
   EXPECT_EQ(kept(2).to_string(), "[4:8]");
 }
 
-TEST(Region, KeepsAllOfAZigzagOverOne) {
+TEST(Region, ZigzagOverOneRankKeepsEverything) {
   Region region(Shape{4});
   region.keep_zigzag(0, 0, 1);
   EXPECT_TRUE(region.covers(Shape{4}));
 }
 
-TEST(Region, ZigzagsOfAllRanksGiveEachPositionOnce) {
+TEST(Region, ZigzagsOfAllRanksCoverEachPositionOnce) {
   for (std::int64_t count = 1; count <= 7; ++count) {
     const std::int64_t chunk = 3, extent = 2 * count * chunk;
     std::vector<int> seen(static_cast<std::size_t>(extent), 0);
@@ -97,7 +97,7 @@ TEST(Region, ZigzagsOfAllRanksGiveEachPositionOnce) {
   }
 }
 
-TEST(Region, CutsWhatIsLeft) {
+TEST(Region, SuccessiveCutsCompose) {
   Region region(Shape{16});
   region.keep_zigzag(0, 0, 2);
   EXPECT_EQ(region.to_string(), "[0:4 12:16]");
@@ -122,7 +122,7 @@ TEST(CopyRegion, CopiesLongRuns) {
   EXPECT_EQ(copied_bytes() - before, region.element_count() * 4);
 }
 
-TEST(CopyRegion, CopiesThePartAlikePastTheCaches) {
+TEST(CopyRegion, CopiesTheSamePartPastTheCaches) {
   std::vector<std::int32_t> data(6 * 8000);
   std::iota(data.begin(), data.end(), 0);
   const TensorView tensor(dtypes::int32, Shape{6, 8000}, reinterpret_cast<const std::byte*>(data.data()));
@@ -139,7 +139,7 @@ TEST(CopyRegion, CopiesThePartAlikePastTheCaches) {
   EXPECT_EQ(all, data);
 }
 
-TEST(CopyRegion, CopiesWhateverTheStrides) {
+TEST(CopyRegion, CopiesWithAnyStrides) {
   std::mt19937 random(7);
   const auto number = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
   std::vector<std::int32_t> data(20'000);
@@ -176,7 +176,7 @@ TEST(CopyRegion, CopiesWhateverTheStrides) {
   }
 }
 
-TEST(CopyRegion, RefusesARegionOutsideTheTensor) {
+TEST(CopyRegion, RejectsARegionOutsideTheTensor) {
   const std::vector<std::int32_t> data(4);
   const TensorView tensor(dtypes::int32, Shape{4}, reinterpret_cast<const std::byte*>(data.data()));
   Region region(Shape{8});
@@ -187,7 +187,7 @@ TEST(CopyRegion, RefusesARegionOutsideTheTensor) {
   EXPECT_THROW(view_region(tensor, region), InvalidArgument);
 }
 
-TEST(CopyRegion, KeepsPackedElementsWhole) {
+TEST(CopyRegion, DoesNotCutPackedElements) {
   const std::vector<std::byte> data(2, std::byte{0x21});
   const TensorView tensor(dtypes::float4_e2m1fn, Shape{4}, data.data());
   std::vector<std::byte> to(2);
@@ -198,7 +198,7 @@ TEST(CopyRegion, KeepsPackedElementsWhole) {
   EXPECT_THROW(copy_region(tensor, half, to.data()), InvalidArgument);
 }
 
-TEST(ViewRegion, ViewsOneRangeADimension) {
+TEST(ViewRegion, ViewsOneRangePerDimension) {
   const std::vector<std::int32_t> data = {0, 1, 2, 3, 4, 5, 6, 7};
   const TensorView tensor(dtypes::int32, Shape{2, 4}, reinterpret_cast<const std::byte*>(data.data()));
   Region region(tensor.shape());
@@ -213,7 +213,7 @@ TEST(ViewRegion, ViewsOneRangeADimension) {
   EXPECT_FALSE(view_region(tensor, zigzag).has_value());
 }
 
-TEST(KeepZigzagOfSegments, OfNoRowsHaveTheExtentThatOtherPartsHave) {
+TEST(KeepZigzagOfSegments, KeepsTheExtentOfOtherPartsWithoutRows) {
   Region none(Shape{0, 8, 3});
   none.keep_zigzag_of_segments(1, {.rows = 0, .entries = 3, .positions = {}}, 1, 2);
   EXPECT_EQ(none.shape(), (Shape{0, 4, 3}));

@@ -19,22 +19,22 @@ std::string message_of(F&& f) {
   return "no InvalidArgument";
 }
 
-TEST(SampleCost, OfTokensIsTheirNumber) {
+TEST(SampleCost, TokensCostTheirNumber) {
   EXPECT_EQ(SampleCost::parse("tokens").of({.tokens = 7, .squares = 49, .weights = {3, 4}}), (Work{.first = 7}));
 }
 
-TEST(SampleCost, OfFlopsIsLinearInTokensAndInTheirSquares) {
+TEST(SampleCost, FlopsAreLinearInTokensAndTheirSquares) {
   const SampleSize two_segments{.tokens = 5, .squares = 13};
   EXPECT_EQ(SampleCost::parse("flops(linear=100,quadratic=10)").of(two_segments), (Work{.first = 630}));
   EXPECT_EQ(SampleCost::parse("flops").of(two_segments), (Work{.first = 24576 * 5 + 13}));
   EXPECT_EQ(SampleCost::parse("flops(hidden=8192)").of(two_segments), (Work{.first = 49152 * 5 + 13}));
 }
 
-TEST(SampleCost, OfWeightsIsBothOfThem) {
+TEST(SampleCost, WeightsAreTheTwoParts) {
   EXPECT_EQ(SampleCost::parse("weights").of({.tokens = 7, .weights = {3, 4}}), (Work{3, 4}));
 }
 
-TEST(SampleCost, IsTheSameAfterItsTextIsParsed) {
+TEST(SampleCost, RoundTripsThroughText) {
   for (const char* text : {"tokens", "weights", "flops", "flops(hidden=1)", "flops(linear=0,quadratic=9)"}) {
     const auto cost = SampleCost::parse(text);
     EXPECT_EQ(SampleCost::parse(cost.to_string()), cost) << text;
@@ -42,7 +42,7 @@ TEST(SampleCost, IsTheSameAfterItsTextIsParsed) {
   EXPECT_EQ(SampleCost::parse("flops(hidden=8192)").to_string(), "flops(linear=49152,quadratic=1)");
 }
 
-TEST(SampleCost, RefusesOtherTextAndSaysWhatItAccepts) {
+TEST(SampleCost, RejectsOtherTextAndListsTheAcceptedForms) {
   for (const char* text :
        {"", "token", "tokens ", "flops(", "flops()", "flops(hidden=)", "flops(hidden=0)", "flops(hidden=-1)",
         "flops(hidden=8192", "flops(hidden=8192))", "flops(hidden=99999999999)", "flops(linear=1)",
@@ -54,7 +54,7 @@ TEST(SampleCost, RefusesOtherTextAndSaysWhatItAccepts) {
   }
 }
 
-TEST(SampleCost, RefusesWorkThatIsNegative) {
+TEST(SampleCost, RejectsNegativeWork) {
   EXPECT_THAT(message_of([] {
                 SampleCost::parse("weights").of({.weights = {0, -3}});
               }),
@@ -64,7 +64,7 @@ TEST(SampleCost, RefusesWorkThatIsNegative) {
   EXPECT_THAT(message_of([&] { negative.of({.tokens = 5}); }), HasSubstr("-5"));
 }
 
-TEST(SampleCost, RefusesWorkOf62BitsOrMore) {
+TEST(SampleCost, RejectsWorkOf62BitsOrMore) {
   const std::int64_t limit = std::int64_t{1} << 62;
   const auto tokens = SampleCost::parse("tokens");
   EXPECT_EQ(tokens.of({.tokens = limit - 1}).first, limit - 1);

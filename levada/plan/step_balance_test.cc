@@ -22,7 +22,7 @@ TEST(StepBalance, IsSummedOverSteps) {
   EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 121, 132, 13, 154}));
 }
 
-TEST(BalanceSeries, KeepsTheOrderAndTheSumOfAnyNumberOfSteps) {
+TEST(BalanceSeries, PreservesTheOrderAndTheSumOfAnyNumberOfSteps) {
   BalanceSeries series;
   EXPECT_EQ(series.total(), StepBalance());
   std::int64_t samples = 0;
@@ -40,7 +40,7 @@ TEST(BalanceSeries, KeepsTheOrderAndTheSumOfAnyNumberOfSteps) {
   }
 }
 
-TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
+TEST(StepBalance, ComparesWithAnUnbalancedDivision) {
   const auto samples = of_tokens({8, 7, 6, 5, 4});
   const StepOptions options{.ranks = 2};
   EXPECT_EQ(balance_of(plan_step(samples, options), samples, balance_in(options)),
@@ -50,7 +50,7 @@ TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
             (StepBalance{1, 4, 16, 1, 10, 13, 10, 10, 10, 8}));
 }
 
-TEST(StepBalance, IsOfTheWorseOfTwoParts) {
+TEST(StepBalance, MeasuresTheWorseOfTwoParts) {
   const Balance options{.cost = SampleCost::parse("weights")};
   const Sizes samples = {{.weights = {1, 30}}, {.weights = {1, 30}}, {.weights = {1, 10}}, {.weights = {1, 10}}};
   const StepPlan in_order{.ranks = 2, .num_micro = 1, .micros = {{0, 1}, {2, 3}}};
@@ -68,7 +68,7 @@ TEST(StepBalance, IsOfTheWorseOfTwoParts) {
   EXPECT_EQ(balance_of(even, samples, options).busiest, 2);
 }
 
-TEST(StepBalance, IsOfTheSecondPartWhereTheFirstHasNoWork) {
+TEST(StepBalance, MeasuresTheSecondPartIfTheFirstHasNoWork) {
   const Sizes samples = {{.weights = {0, 3}}, {.weights = {0, 1}}};
   const auto balance = balance_of({.ranks = 2, .num_micro = 1, .micros = {{0}, {1}}}, samples,
                                   Balance{.cost = SampleCost::parse("weights")});
@@ -77,7 +77,7 @@ TEST(StepBalance, IsOfTheSecondPartWhereTheFirstHasNoWork) {
   EXPECT_EQ(balance.mean, 2);
 }
 
-TEST(StepBalance, HasABoundThatCountsTheTokensForWhichOtherRanksHaveNoRoom) {
+TEST(StepBalance, BoundCountsTokensThatOtherRanksCannotHold) {
   // The second rank has room for 10 of the other samples' 19 tokens: the first rank also gets 9, whose work is at least
   // 1.
   const Sizes samples = {{.tokens = 1, .weights = {10, 0}},
@@ -110,7 +110,7 @@ std::int64_t least_of_all(const std::vector<Demand>& demands, std::int64_t max_o
   return least;
 }
 
-TEST(WorkBound, IsAtMostTheWorkOfTheBestDivision) {
+TEST(WorkBound, NeverExceedsTheBestDivision) {
   std::mt19937 random(5);
   int divided = 0, above_mean_and_costliest = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -140,7 +140,7 @@ TEST(WorkBound, IsAtMostTheWorkOfTheBestDivision) {
   EXPECT_GT(above_mean_and_costliest, 20);
 }
 
-TEST(WorkBound, HoldsTokensAndWorkUpTo62Bits) {
+TEST(WorkBound, SupportsTokensAndWorkUpTo62Bits) {
   const std::int64_t half = std::int64_t{1} << 61;
   const std::vector<Demand> demands{{{half - 1, 0}, half - 1}, {{half - 1, 0}, half - 1}};
   EXPECT_EQ(work_bound(demands, &Work::first, 2, half - 1), half - 1);
@@ -148,7 +148,7 @@ TEST(WorkBound, HoldsTokensAndWorkUpTo62Bits) {
   EXPECT_EQ(tokens_of_rank(INT64_MAX, 3), 2 * half);
 }
 
-TEST(WaitingBound, CountsTheTokensForWhichAMicroBatchHasNoRoom) {
+TEST(WaitingBound, CountsTokensThatAMicroBatchCannotHold) {
   const std::vector<Demand> demands{{{10, 0}, 2}, {{4, 0}, 1}, {{4, 0}, 1}, {{4, 0}, 1}};
   // Ranks wait 10 for the costliest sample. Two ranks do at most 20 of the 22 in that time, if they have room for all 5
   // tokens. With room for 4, they do at most 18: the cheapest token is left, which costs 4.

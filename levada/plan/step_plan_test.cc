@@ -38,14 +38,14 @@ std::string refusal_of(const Sizes& samples, const StepOptions& options) {
   return "no InvalidArgument";
 }
 
-TEST(StepPlan, GivesEachRankAboutTheSameWork) {
+TEST(StepPlan, DividesTheWorkAboutEvenlyOverRanks) {
   const auto plan = plan_step(of_tokens({8, 7, 6, 5, 4}), {.ranks = 2});
   EXPECT_EQ(plan.num_micro, 1);
   EXPECT_THAT(plan.at(0, 0), ElementsAre(0, 1));
   EXPECT_THAT(plan.at(1, 0), ElementsAre(2, 3, 4));
 }
 
-TEST(StepPlan, HasEverySampleOnceWhateverTheSizes) {
+TEST(StepPlan, ContainsEverySampleOnceForAnySizes) {
   std::mt19937 random(1);
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -98,7 +98,7 @@ std::int64_t least_waiting(const Sizes& samples, std::size_t ranks, std::size_t 
   return least;
 }
 
-TEST(StepPlan, WaitsInEachMicroBatchForLittleMoreThanAnyDivisionMust) {
+TEST(StepPlan, WaitsInEachMicroBatchAreNearTheOptimum) {
   std::mt19937 random(7);
   int compared = 0;
   double sum = 0;
@@ -120,7 +120,7 @@ TEST(StepPlan, WaitsInEachMicroBatchForLittleMoreThanAnyDivisionMust) {
   EXPECT_LE(sum / compared, 1.02);
 }
 
-TEST(StepPlan, WaitsInEachMicroBatchForTheBoundOfManySamples) {
+TEST(StepPlan, WaitsInEachMicroBatchAreNearTheBoundForManySamples) {
   std::mt19937 random(8);
   for (const auto& [ranks, count, longest, steps] :
        {std::tuple(8, 256, 32768, 100), {64, 2048, 32768, 10}, {8, 1024, 32768, 10}, {32, 1024, 16384, 10}}) {
@@ -143,7 +143,7 @@ TEST(StepPlan, WaitsInEachMicroBatchForTheBoundOfManySamples) {
   }
 }
 
-TEST(StepPlan, MovesTheMicroBatchesOfAllRanksTogetherWhereTheyWaitInEach) {
+TEST(StepPlan, OrdersTheMicroBatchesOfAllRanksTogetherIfTheyWaitInEach) {
   std::mt19937 random(9);
   const auto samples = lognormal(random, 200, 8192);
   const auto waits = [&](MicroOrder order) {
@@ -165,12 +165,12 @@ TEST(StepPlan, MovesTheMicroBatchesOfAllRanksTogetherWhereTheyWaitInEach) {
   EXPECT_THAT(waits(MicroOrder::paired), testing::UnorderedElementsAreArray(long_first));
 }
 
-TEST(StepPlan, RefusesEqualCountsWhereRanksWaitInEachMicroBatch) {
+TEST(StepPlan, RejectsEqualCountsIfRanksWaitInEachMicroBatch) {
   const StepOptions options{.ranks = 2, .sizes = PartSizes::equal, .max_tokens = 9, .wait = Wait::micro};
   EXPECT_THAT(refusal_of(of_tokens({1, 2}), options), HasSubstr("counts must be free"));
 }
 
-TEST(StepPlan, OfOneDimensionIsNextToTheLowerBound) {
+TEST(StepPlan, IsNearTheLowerBoundInOneDimension) {
   std::mt19937 random(2);
   for (const auto& [ranks, count, rounds] : {std::tuple(8, 256, 200), {64, 4096, 10}}) {
     for (int round = 0; round < rounds; ++round) {
@@ -182,7 +182,7 @@ TEST(StepPlan, OfOneDimensionIsNextToTheLowerBound) {
   }
 }
 
-TEST(StepPlan, OfTwoDimensionsBalancesTheWorse) {
+TEST(StepPlan, BalancesTheWorseOfTwoDimensions) {
   std::mt19937 random(3);
   for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
     for (int round = 0; round < 50; ++round) {
@@ -206,14 +206,14 @@ TEST(StepPlan, OfTwoDimensionsBalancesTheWorse) {
   }
 }
 
-TEST(StepPlan, BalancesTheSecondWorkWhereThereIsNoFirst) {
+TEST(StepPlan, BalancesTheSecondWorkIfThereIsNoFirst) {
   Sizes samples(5);
   for (std::size_t i = 0; i < 5; ++i) samples[i].weights[1] = 8 - static_cast<std::int64_t>(i);
   const auto plan = plan_step(samples, {.ranks = 2, .cost = SampleCost::parse("weights")});
   EXPECT_THAT(plan.micros, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));
 }
 
-TEST(StepPlan, PacksAsFewMicroBatchesAsTokensAllow) {
+TEST(StepPlan, PacksAsFewMicroBatchesAsMaxTokensAllows) {
   std::mt19937 random(4);
   for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
     for (const auto& [ranks, count, rounds] : {std::tuple(8, 256, 50), {64, 4096, 2}, {1, 512, 4}}) {
@@ -230,7 +230,7 @@ TEST(StepPlan, PacksAsFewMicroBatchesAsTokensAllow) {
   }
 }
 
-TEST(StepPlan, GivesTheRankOfTheLongestSampleLittleElse) {
+TEST(StepPlan, AssignsLittleElseToTheRankOfTheLongestSample) {
   Sizes samples(419, of_tokens(1000));
   samples.push_back(of_tokens(32768));
   samples.push_back(of_tokens(16));
@@ -242,7 +242,7 @@ TEST(StepPlan, GivesTheRankOfTheLongestSampleLittleElse) {
   EXPECT_LE(balance.busiest, 1.001 * balance.bound);
 }
 
-TEST(StepPlan, IsNextToTheBoundWhereAMicroBatchHoldsJustTheLongestSample) {
+TEST(StepPlan, IsNearTheBoundIfAMicroBatchJustHoldsTheLongestSample) {
   std::mt19937 random(6);
   const StepOptions options{.ranks = 8, .cost = SampleCost::parse("flops"), .max_tokens = 32768};
   double sum = 0;
@@ -277,7 +277,7 @@ std::optional<double> greedy(Sizes samples, const StepOptions& options, int num_
   return *std::ranges::max_element(works);
 }
 
-TEST(StepPlan, IsNoWorseThanAGreedyDivisionWhateverTheShape) {
+TEST(StepPlan, IsNoWorseThanAGreedyDivisionForAnyShape) {
   std::mt19937 random(8);
   int compared = 0;
   double ours = 0, greedys = 0;
@@ -305,7 +305,7 @@ TEST(StepPlan, IsNoWorseThanAGreedyDivisionWhateverTheShape) {
   EXPECT_LT(ours, greedys);
 }
 
-TEST(StepPlan, GivesEachMicroBatchOfARankAboutTheSameWork) {
+TEST(StepPlan, DividesTheWorkAboutEvenlyOverMicroBatches) {
   Sizes samples(64, of_tokens(100));
   const auto plan = plan_step(samples, {.ranks = 4, .max_tokens = 500});
   EXPECT_EQ(plan.num_micro, 4);
@@ -318,7 +318,7 @@ TEST(StepPlan, PacksSamplesOfMoreThanHalfAMicroBatchOneByOne) {
   for (const auto& micro : plan.micros) EXPECT_EQ(micro.size(), 1u);
 }
 
-TEST(StepPlan, PutsEachSampleAloneIfNothingElseFits) {
+TEST(StepPlan, PutsEachSampleInItsOwnMicroBatchIfNothingElseFits) {
   // Balanced by work, the last four samples split into one and three, but no two of the three fit into 128
   // micro-batches.
   Sizes samples(254, of_tokens(60));
@@ -330,7 +330,7 @@ TEST(StepPlan, PutsEachSampleAloneIfNothingElseFits) {
   EXPECT_EQ(plan.num_micro, 129);
 }
 
-TEST(StepPlan, DividesEveryStepOfWhichEachRankGetsTheSameNumber) {
+TEST(StepPlan, DividesEveryStepWithEqualCounts) {
   std::mt19937 random(5);
   for (int round = 0; round < 1000; ++round) {
     StepOptions options{
@@ -348,7 +348,7 @@ TEST(StepPlan, DividesEveryStepOfWhichEachRankGetsTheSameNumber) {
   }
 }
 
-TEST(StepPlan, FillsMicroBatchesToTheLastTokenWhereItMust) {
+TEST(StepPlan, FillsMicroBatchesToTheLastTokenIfNecessary) {
   // Each micro-batch is one of 70 and one of 30, or 60 and 40: nothing else fits.
   Sizes samples;
   for (int i = 0; i < 6; ++i) {
@@ -362,7 +362,7 @@ TEST(StepPlan, FillsMicroBatchesToTheLastTokenWhereItMust) {
   }
 }
 
-TEST(StepPlan, IsOfOneMicroBatchWhereAllTokensFit) {
+TEST(StepPlan, HasOneMicroBatchIfAllTokensFit) {
   const auto plan = plan_step(of_tokens({8, 7, 6, 5, 4}), {.ranks = 2, .max_tokens = INT64_MAX});
   EXPECT_EQ(plan, plan_step(of_tokens({8, 7, 6, 5, 4}), {.ranks = 2}));
 }
@@ -380,12 +380,12 @@ TEST(StepPlan, OrdersTheMicroBatchesOfARank) {
               ElementsAre(ElementsAre(3), ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(4)));
 }
 
-TEST(StepPlan, GivesEveryRankASampleThatCostsNothing) {
+TEST(StepPlan, AssignsFreeSamplesToEveryRank) {
   const auto plan = plan_step(Sizes(6), {.ranks = 4});
   for (const auto& micro : plan.micros) EXPECT_FALSE(micro.empty());
 }
 
-TEST(StepPlan, HoldsWorkUpTo62Bits) {
+TEST(StepPlan, SupportsWorkUpTo62Bits) {
   const std::int64_t quarter = std::int64_t{1} << 60;
   const Sizes samples{{.tokens = quarter}, {.tokens = quarter}, {.tokens = quarter}, {.tokens = quarter - 1}};
   for (const std::int64_t max_tokens : {std::int64_t{0}, quarter, 2 * quarter, INT64_MAX}) {
@@ -401,7 +401,7 @@ TEST(StepPlan, HoldsWorkUpTo62Bits) {
             2.0 * static_cast<double>(quarter));
 }
 
-TEST(StepPlan, RefusesMoreThan62BitsAndNamesTheSample) {
+TEST(StepPlan, RejectsMoreThan62BitsAndNamesTheSample) {
   const std::int64_t half = std::int64_t{1} << 61;
   const auto weights = SampleCost::parse("weights");
   EXPECT_THAT(refusal_of({{.tokens = half}, {.tokens = half - 1}, {.tokens = 1}}, {}),
@@ -415,26 +415,26 @@ TEST(StepPlan, RefusesMoreThan62BitsAndNamesTheSample) {
               HasSubstr("sample 1 of the step: its work does not fit in 62 bits; make"));
 }
 
-TEST(StepPlan, RefusesASampleWithNegativeSizeAndNamesIt) {
+TEST(StepPlan, RejectsASampleOfNegativeSizeAndNamesIt) {
   EXPECT_THAT(refusal_of(of_tokens({3, -4}), {}), HasSubstr("sample 1 of the step has -4 tokens; a sample must have"));
   EXPECT_THAT(refusal_of({{}, {}, {.weights = {-1, 0}}}, {.cost = SampleCost::parse("weights")}),
               HasSubstr("sample 2 of the step: its work is -1; work must be 0 or more"));
 }
 
-TEST(StepPlan, RefusesASampleOfMoreThanMaxTokens) {
+TEST(StepPlan, RejectsASampleOfMoreThanMaxTokens) {
   EXPECT_THAT(refusal_of(of_tokens({3, 101, 4}), {.max_tokens = 100}),
               HasSubstr("sample 1 of the step has 101 tokens, but a micro-batch holds at most 100; raise max_tokens or "
                         "cut the sample, or "
                         "see \"Samples longer than a micro-batch\" in docs/balance.md"));
 }
 
-TEST(StepPlan, RefusesFewerSamplesThanRanks) {
+TEST(StepPlan, RejectsFewerSamplesThanRanks) {
   EXPECT_THAT(refusal_of(of_tokens({1, 2}), {.ranks = 3}),
               HasSubstr("a step of 2 sample(s) cannot be divided over 3 data-parallel ranks"));
   EXPECT_THAT(refusal_of({}, {}), HasSubstr("a step of 0 sample(s)"));
 }
 
-TEST(StepPlan, RefusesASampleTooFewForEqualNumbersOfMicroBatches) {
+TEST(StepPlan, RejectsTooFewSamplesForEqualNumbersOfMicroBatches) {
   // The first rank would have two micro-batches, and the second one.
   for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
     EXPECT_THAT(refusal_of(of_tokens({100, 100, 100}), {.ranks = 2, .sizes = sizes, .max_tokens = 100}),
@@ -443,7 +443,7 @@ TEST(StepPlan, RefusesASampleTooFewForEqualNumbersOfMicroBatches) {
   }
 }
 
-TEST(StepPlan, RefusesOptionsThatCannotBe) {
+TEST(StepPlan, RejectsInvalidOptions) {
   EXPECT_THAT(refusal_of(of_tokens({1}), {.ranks = 0}), HasSubstr("ranks must be positive, got 0"));
   EXPECT_THAT(refusal_of(of_tokens({1}), {.max_tokens = -1}), HasSubstr("max_tokens must be 0 or more, got -1"));
 }
@@ -457,7 +457,7 @@ TEST(StepPlan, NamesItsOrders) {
   EXPECT_THROW(parse_wait("end"), InvalidArgument);
 }
 
-TEST(Balance, SaysWhatItIs) {
+TEST(Balance, DescribesItself) {
   EXPECT_EQ(to_string(Balance{.cost = SampleCost::parse("flops"), .max_tokens = 8192}),
             "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read");
   EXPECT_EQ(to_string(Balance{.sizes = PartSizes::equal, .order = MicroOrder::paired, .max_delay = 9}),

@@ -24,7 +24,7 @@ TEST(TextTable, CountsCharactersNotBytes) {
   EXPECT_EQ(table.lines({}), (std::vector<std::string>{"a   b", "\u00e9\u00e9  x"}));
 }
 
-TEST(TextTable, FillsUpAShortRow) {
+TEST(TextTable, PadsShortRows) {
   TextTable table({"a", "b"});
   table.add({"x"});
   EXPECT_EQ(table.lines({}), (std::vector<std::string>{"a  b", "x"}));

@@ -29,7 +29,7 @@ void add(PeerMessages& peer, ByteView bytes, const BucketLayout& layout) {
   peer.add({bytes, nullptr}, MessageHeader::read(bytes), layout);
 }
 
-TEST(BucketLayout, PutsInputsAtMultiplesOf64Bytes) {
+TEST(BucketLayout, PlacesInputsAtMultiplesOf64Bytes) {
   const BucketLayout layout(spec_of({{4}, {0, 3}, {}, {33}}), 2);
   ASSERT_EQ(layout.inputs(), 4U);
   const std::vector offsets = {layout.offset(0), layout.offset(1), layout.offset(2), layout.offset(3)};
@@ -38,7 +38,7 @@ TEST(BucketLayout, PutsInputsAtMultiplesOf64Bytes) {
   EXPECT_EQ(layout.piece_bytes(3), 33U * 4);
 }
 
-TEST(BucketLayout, HasTheSameHashForTheSameSpecAlone) {
+TEST(BucketLayout, HasTheSameHashOnlyForTheSameSpec) {
   const auto hash = [](const CollectiveSpec& spec, int copies = 1) { return BucketLayout(spec, copies).hash(); };
   CollectiveSpec average = spec_of({{4}}), gather = spec_of({{4}});
   average.op = ReduceOp::average;
@@ -51,7 +51,7 @@ TEST(BucketLayout, HasTheSameHashForTheSameSpecAlone) {
   }
 }
 
-TEST(BucketLayout, RefusesABucketLargerThanAnAddressSpace) {
+TEST(BucketLayout, RejectsABucketLargerThanTheAddressSpace) {
   const auto fault = fault_of([] { BucketLayout(spec_of({{1}, {std::int64_t{1} << 60}}), 64); });
   EXPECT_EQ(fault, "InvalidArgument: a bucket cannot hold input 1: 64 pieces of float32 [1152921504606846976]");
   const auto bytes_of = [](std::int64_t piece) { return BucketLayout(spec_of({{piece}}, dtypes::uint8), 8).bytes(); };
@@ -60,7 +60,7 @@ TEST(BucketLayout, RefusesABucketLargerThanAnAddressSpace) {
   EXPECT_THAT(fault_of([&] { bytes_of(eighth - 8); }), HasSubstr("a bucket cannot hold input 0"));
 }
 
-TEST(CollectiveSpec, IsReadAsItWasWritten) {
+TEST(CollectiveSpec, SurvivesEncoding) {
   CollectiveSpec spec = spec_of({{4, 5}, {}, {0}}, dtypes::bfloat16);
   spec.op = ReduceOp::average;
   const Bytes encoded = spec.encode();
@@ -101,7 +101,7 @@ TEST(CollectiveSpec, NamesTheFirstDifference) {
               HasSubstr("rank 0 is at input 2 after 3 flushes, rank 2 at input 5 after 3 flushes"));
 }
 
-TEST(PeerMessages, FindsInputsThatAreDividedAmongMessages) {
+TEST(PeerMessages, FindsInputsAcrossMessages) {
   const BucketLayout layout(spec_of({{4}, {40}, {8}}), 2);
   const Bytes first = message(layout, 1, 64), second = message(layout, 2, 320 + 64);
   PeerMessages peer;
@@ -111,7 +111,7 @@ TEST(PeerMessages, FindsInputsThatAreDividedAmongMessages) {
   EXPECT_THAT(peer.inputs, ElementsAre(first.data() + MessageHeader::bytes, begin, begin + 320));
 }
 
-TEST(PeerMessages, KeepsNoInputsOfAnotherLayout) {
+TEST(PeerMessages, DropsInputsOfAnotherLayout) {
   const BucketLayout layout(spec_of({{4}}), 1), other(spec_of({{5}}), 1);
   const Bytes bytes = message(other, 1, 64);
   PeerMessages peer;
@@ -122,7 +122,7 @@ TEST(PeerMessages, KeepsNoInputsOfAnotherLayout) {
   EXPECT_THAT(fault_of([&] { add(peer, mixed, layout); }), HasSubstr("have different layouts"));
 }
 
-TEST(PeerMessages, RefusesAMessageThatDoesNotHoldItsInputs) {
+TEST(PeerMessages, RejectsAMessageTooShortForItsInputs) {
   const BucketLayout layout(spec_of({{4}, {40}}), 2);
   const auto fault = [&](const Bytes& bytes) {
     PeerMessages peer;

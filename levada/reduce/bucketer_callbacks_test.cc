@@ -118,7 +118,7 @@ void plays_alike(const Handle& engine, unsigned seed) {
   EXPECT_EQ(all.find("wrong sum"), std::string::npos) << all;
 }
 
-TEST(BucketerCallbacks, EnqueueAtTheSamePlaceOnEveryRankWhateverTheDelays) {
+TEST(BucketerCallbacks, EnqueueAtTheSamePlaceOnEveryRankDespiteDelays) {
   for (const int ranks : {2, 3, 4}) {
     for (unsigned seed = 0; seed < 25; ++seed) {
       inproc::run_ranks(ranks, [&](const Handle& engine) { plays_alike(engine, seed); });
@@ -144,7 +144,7 @@ struct OneEach {
   }
 };
 
-TEST(BucketerCallbacks, RunWhenAsManyLaterBucketsAreLaunchedAsMayBeInFlight) {
+TEST(BucketerCallbacks, RunOnceTheInFlightLimitIsReached) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer({.capacity = bytes_of_one(*engine), .in_flight = 2});
     std::vector<int> called;
@@ -161,7 +161,7 @@ TEST(BucketerCallbacks, RunWhenAsManyLaterBucketsAreLaunchedAsMayBeInFlight) {
   });
 }
 
-TEST(BucketerCallbacks, OfAllReducesAndAllGathersRunAtTheSamePlaces) {
+TEST(BucketerCallbacks, RunAtTheSamePlacesForAllCollectives) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer({.in_flight = 2});
     std::vector<int> called;
@@ -178,7 +178,7 @@ TEST(BucketerCallbacks, OfAllReducesAndAllGathersRunAtTheSamePlaces) {
   });
 }
 
-TEST(Bucketer, LetsOverlappingGroupsRunAheadOfEachOther) {
+TEST(Bucketer, OverlappingGroupsRunAheadOfEachOther) {
   inproc::run_ranks(3, [](const Handle& engine) {
     const int rank = engine->info().rank;
     // The groups of each rank, in the order in which it uses them: {0, 1}, {1, 2} and {0, 2} in a circle.
@@ -202,7 +202,7 @@ TEST(Bucketer, LetsOverlappingGroupsRunAheadOfEachOther) {
   });
 }
 
-TEST(Bucketer, RefusesASecondThreadWhileACallIsUnderWay) {
+TEST(Bucketer, RejectsConcurrentCalls) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     std::string refused[4];
@@ -224,7 +224,7 @@ TEST(Bucketer, RefusesASecondThreadWhileACallIsUnderWay) {
   });
 }
 
-TEST(Bucketer, RefusesToGatherElementsThatDoNotBeginOnBytes) {
+TEST(Bucketer, RejectsAnAllGatherOfPackedElements) {
   const auto engine = inproc::make_group(1).front();
   Bucketer bucketer;
   const Tensor packed = Tensor::zeros(dtypes::float4_e2m1fn, {3});
@@ -232,7 +232,7 @@ TEST(Bucketer, RefusesToGatherElementsThatDoNotBeginOnBytes) {
             "Unsupported: there is no all-gather of float4_e2m1fn: its elements are smaller than a byte");
 }
 
-TEST(Bucketer, EndsTheGroupWhenItsPollThrowsInAWait) {
+TEST(Bucketer, EndsTheGroupIfItsPollThrows) {
   struct Interruption {};
   for (const bool in_background : {false, true}) {
     inproc::run_ranks(2, [in_background](const Handle& engine) {

@@ -102,7 +102,7 @@ Bytes reduced(const Handle& engine, DType dtype, ReduceOp op, Tensor (*make)(DTy
   return all;
 }
 
-TEST(BucketerBetweenHosts, AddsIntegersToTheSameBitsAsOnOneHost) {
+TEST(BucketerBetweenHosts, IntegerSumsHaveTheSameBitsAsOnOneHost) {
   for (const DType dtype : {dtypes::int64, dtypes::uint8, dtypes::int16}) {
     const Body body = [&](const Handle& engine) { return reduced(engine, dtype, ReduceOp::sum, numbers); };
     const Results expected = on_one_host(6, body);
@@ -112,7 +112,7 @@ TEST(BucketerBetweenHosts, AddsIntegersToTheSameBitsAsOnOneHost) {
   }
 }
 
-TEST(BucketerBetweenHosts, AddsToTheSameBitsAsOnOneHostWhereNoSumIsRounded) {
+TEST(BucketerBetweenHosts, ExactSumsHaveTheSameBitsAsOnOneHost) {
   for (const DType dtype : {dtypes::float32, dtypes::bfloat16}) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
       const Body body = [&](const Handle& engine) { return reduced(engine, dtype, op, whole_numbers); };
@@ -124,7 +124,7 @@ TEST(BucketerBetweenHosts, AddsToTheSameBitsAsOnOneHostWhereNoSumIsRounded) {
   }
 }
 
-TEST(BucketerBetweenHosts, AddsToTheSameBitsAsOnOneHostWhereOnlyTheFirstHostHasSeveralRanks) {
+TEST(BucketerBetweenHosts, SumsHaveTheSameBitsAsOnOneHostIfOnlyTheFirstHostHasSeveralRanks) {
   for (const DType dtype : {dtypes::float32, dtypes::bfloat16}) {
     const Body body = [&](const Handle& engine) { return reduced(engine, dtype, ReduceOp::average, numbers); };
     EXPECT_EQ(on_hosts(4, 3, body), on_one_host(4, body)) << dtype.name();
@@ -132,7 +132,7 @@ TEST(BucketerBetweenHosts, AddsToTheSameBitsAsOnOneHostWhereOnlyTheFirstHostHasS
   }
 }
 
-TEST(BucketerBetweenHosts, AddsRanksOfAHostInOrderAndThenHostsInOrder) {
+TEST(BucketerBetweenHosts, AddsTheRanksOfEachHostInOrderThenTheHosts) {
   // Any other order rounds differently: 2^24 + 1 + 1 is 2^24, but 2^24 + (1 + 1) is not.
   const std::vector<float> given{16'777'216, 1, 1, 1, -16'777'216, 1};
   const auto sum = [&](int ranks_a_host) {
@@ -157,7 +157,7 @@ TEST(BucketerBetweenHosts, AddsRanksOfAHostInOrderAndThenHostsInOrder) {
   }
 }
 
-TEST(BucketerBetweenHosts, ReducesInGroupsWhoseRanksAreOnHostsInAnyOrder) {
+TEST(BucketerBetweenHosts, ReducesInGroupsWithRanksInAnyHostOrder) {
   const Body body = [](const Handle& engine) {
     Bytes all;
     for (const std::vector<int>& ranks : {std::vector{5, 0, 3, 1}, std::vector{4, 2}, std::vector{1, 0}}) {
@@ -195,7 +195,7 @@ std::uint64_t crossed_bytes(int ranks, int ranks_a_host, DType dtype, std::int64
   return crossed / output;
 }
 
-TEST(BucketerBetweenHosts, SendsOneSumOfEachOtherHostToEachRank) {
+TEST(BucketerBetweenHosts, SendsEachRankOneSumPerOtherHost) {
   constexpr std::int64_t count = 1 << 18;
   EXPECT_EQ(crossed_bytes(4, 2, dtypes::float32, count, false), 4u);  // each rank receives 1 instead of 2
   EXPECT_EQ(crossed_bytes(6, 3, dtypes::int64, count, false), 6u);
@@ -204,7 +204,7 @@ TEST(BucketerBetweenHosts, SendsOneSumOfEachOtherHostToEachRank) {
   EXPECT_EQ(crossed_bytes(3, 1, dtypes::float32, count, false), 3u * 2);
 }
 
-TEST(BucketerBetweenHosts, SendsSumsOf16BitsUnrounded) {
+TEST(BucketerBetweenHosts, DoesNotRoundThe16BitSumsThatItSends) {
   constexpr std::int64_t count = 1 << 19;
   EXPECT_EQ(crossed_bytes(6, 3, dtypes::bfloat16, count, false), 6u * 2);
   EXPECT_EQ(crossed_bytes(3, 1, dtypes::bfloat16, count, false), 3u * 2);  // the inputs of a single rank are not sums
@@ -217,7 +217,7 @@ TEST(BucketerBetweenHosts, SendsEachRanksSumToEachOtherHostOnce) {
   EXPECT_EQ(crossed_bytes(6, 2, dtypes::float32, count, true), 12u + 12);
 }
 
-TEST(BucketerBetweenHosts, TellsEveryRankWhatEachCalledAndGoesOn) {
+TEST(BucketerBetweenHosts, NamesEachRanksCallAndContinues) {
   using Call = Bucketer::Handle (*)(Bucketer&, const Handle&);
   const Call gather = [](Bucketer& bucketer, const Handle& engine) {
     return bucketer.all_gather(engine, Tensor::zeros(dtypes::float32, {6}));
@@ -250,7 +250,7 @@ TEST(BucketerBetweenHosts, TellsEveryRankWhatEachCalledAndGoesOn) {
   }
 }
 
-TEST(BucketerBetweenHosts, NamesARankThatIsLost) {
+TEST(BucketerBetweenHosts, NamesALostRank) {
   for (const int victim : {0, 1, 3}) {
     const auto body = [&](const Handle& engine, joined::test::Job& job) {
       Bucketer bucketer({.timeout = std::chrono::seconds(20)});

@@ -60,7 +60,7 @@ std::vector<int> ascending(std::size_t count) {
   return order;
 }
 
-TEST(BucketerMemory, IsNotCopiedWhateverTheSizesOfInputsAndBuckets) {
+TEST(BucketerMemory, IsNotCopiedForAnySizesOfInputsAndBuckets) {
   std::vector<std::int64_t> pieces;
   for (int n = 0; n < 200; ++n)
     pieces.push_back(std::vector{1, 0, 16, 300, 4096, 20'000}[static_cast<std::size_t>(n * n % 6)]);
@@ -72,7 +72,7 @@ TEST(BucketerMemory, IsNotCopiedWhateverTheSizesOfInputsAndBuckets) {
   }
 }
 
-TEST(BucketerMemory, IsNotCopiedWhereInputsAreMadeAndEnqueuedInTurn) {
+TEST(BucketerMemory, IsNotCopiedIfInputsAreMadeAndEnqueuedInTurn) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer({.capacity = 1 << 20});
     for (int n = 0; n < 300; ++n) {
@@ -117,7 +117,7 @@ TEST(BucketerMemory, GrowsWithItsInputs) {
   }
 }
 
-TEST(BucketerMemory, IsReleasedByTeardownThoughItsTensorsWereNeverEnqueued) {
+TEST(BucketerMemory, IsReleasedByTeardownEvenIfNeverEnqueued) {
   const Handle engine = inproc::make_group(1).front();
   Bucketer bucketer;
   static_cast<void>(made(bucketer, engine, 1, 64));
@@ -125,7 +125,7 @@ TEST(BucketerMemory, IsReleasedByTeardownThoughItsTensorsWereNeverEnqueued) {
   EXPECT_EQ(engine->memory_in_use(), 0U);
 }
 
-TEST(BucketerMemory, IsCopiedWhereInputsAreEnqueuedInAnotherOrder) {
+TEST(BucketerMemory, IsCopiedIfInputsAreEnqueuedInAnotherOrder) {
   const std::vector<std::int64_t> pieces(50, 1000);
   std::vector<int> backwards = ascending(pieces.size());
   std::ranges::reverse(backwards);
@@ -136,7 +136,7 @@ TEST(BucketerMemory, IsCopiedWhereInputsAreEnqueuedInAnotherOrder) {
   }
 }
 
-TEST(BucketerMemory, MayBeGivenOnSomeRanksInAnotherOrderThanOnOthers) {
+TEST(BucketerMemory, MayBeUsedInADifferentOrderOnEachRank) {
   const std::vector<std::int64_t> pieces(50, 1000);
   std::vector<int> backwards = ascending(pieces.size());
   std::ranges::reverse(backwards);
@@ -162,7 +162,7 @@ TEST(BucketerMemory, MayBeGivenOnSomeRanksInAnotherOrderThanOnOthers) {
   EXPECT_EQ(p2p::test::run_ranks(3, body), "");
 }
 
-TEST(BucketerMemory, StaysUntilItIsEnqueuedThoughOthersOfItsSlabAreSent) {
+TEST(BucketerMemory, OutlivesTheMessageOfItsSlabUntilEnqueued) {
   const auto body = [](const Handle& engine) {
     Bucketer bucketer;
     const Tensor first = made(bucketer, engine, 1, 1000);
@@ -183,7 +183,7 @@ TEST(BucketerMemory, StaysUntilItIsEnqueuedThoughOthersOfItsSlabAreSent) {
   EXPECT_EQ(p2p::test::run_ranks(2, body), "");
 }
 
-TEST(BucketerMemory, OfABucketsResultsIsOne) {
+TEST(BucketerMemory, HoldsAllResultsOfABucketInOneBlock) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     std::vector<Bucketer::Handle> handles;

@@ -242,7 +242,7 @@ TEST(BucketerProperty, ReducesLikeAPlainSumOverMessages) {
   }
 }
 
-TEST(BucketerProperty, CarriesWhatIsNoNumber) {
+TEST(BucketerProperty, PropagatesInfinityAndNaN) {
   const double infinity = std::numeric_limits<double>::infinity();
   const double rows[2][4] = {{1, infinity, infinity, std::nan("")}, {2, 1, -infinity, 1}};
   for (const DType dtype : {dtypes::float16, dtypes::bfloat16, dtypes::float32, dtypes::float64}) {

@@ -57,7 +57,7 @@ std::size_t bytes_in_use(Engine& engine) {
   return heap.uordblks + heap.hblkhd + engine.memory_in_use();
 }
 
-TEST(BucketerBetweenProcesses, AddsInTheOrderOfRanks) {
+TEST(BucketerBetweenProcesses, AddsInRankOrder) {
   for (const int ranks : {1, 2, 4, 8}) {
     const auto body = [](const Handle& engine) {
       const auto& info = engine->info();
@@ -105,7 +105,7 @@ std::size_t shared_resident_bytes() {
   return shared * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-TEST(BucketerBetweenProcesses, GivesItsMemoryBackWhenItIsTornDown) {
+TEST(BucketerBetweenProcesses, ReleasesItsMemoryOnTeardown) {
   const auto body = [](const Handle& engine) {
     Bucketer bucketer;
     const Tensor tensor = numbers(engine->info().rank, 0, 4 << 20);
@@ -126,7 +126,7 @@ TEST(BucketerBetweenProcesses, GivesItsMemoryBackWhenItIsTornDown) {
   EXPECT_EQ(shm::test::run_forked(2, body, memory), "");
 }
 
-TEST(BucketerBetweenProcesses, SaysSoonThatARankWasKilled) {
+TEST(BucketerBetweenProcesses, ReportsAKilledRankSoon) {
   const auto body = [](const Handle& engine) {
     Bucketer bucketer;
     auto last = Clock::now();

@@ -95,7 +95,7 @@ void reduces_like_one_by_one(const Handle& engine, std::int64_t capacity, unsign
   }
 }
 
-TEST(Bucketer, GivesWhatOneReductionEachWould) {
+TEST(Bucketer, ReducesLikeSeparateReductions) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
     for (const std::int64_t capacity : {std::int64_t{0}, std::int64_t{100'000}, std::int64_t{25} << 20}) {
       inproc::run_ranks(ranks, [&](const Handle& engine) { reduces_like_one_by_one(engine, capacity, 7); });
@@ -124,7 +124,7 @@ TEST(Bucketer, RunsTheCallbackOfALargeInputBeforeThoseOfTheOpenBucket) {
   });
 }
 
-TEST(Bucketer, LetsACallbackEnqueueAgain) {
+TEST(Bucketer, AllowsACallbackToEnqueueAgain) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer({.capacity = 4096});
     int called = 0;
@@ -139,7 +139,7 @@ TEST(Bucketer, LetsACallbackEnqueueAgain) {
   });
 }
 
-TEST(Bucketer, RunsTheOtherCallbacksWhenOneThrows) {
+TEST(Bucketer, RunsTheOtherCallbacksIfOneThrows) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     int called = 0;
@@ -163,7 +163,7 @@ TEST(Bucketer, RunsTheOtherCallbacksWhenOneThrows) {
   });
 }
 
-TEST(Bucketer, WaitsForAnInputOfAnOpenBucketByClosingIt) {
+TEST(Bucketer, WaitClosesTheBucketOfItsInput) {
   inproc::run_ranks(3, [](const Handle& engine) {
     Bucketer bucketer;
     const auto first = bucketer.reduce_scatter(engine, input(*engine, 1, 50), ReduceOp::sum);
@@ -174,7 +174,7 @@ TEST(Bucketer, WaitsForAnInputOfAnOpenBucketByClosingIt) {
   });
 }
 
-TEST(Bucketer, ReducesInSubgroupsThatOverlap) {
+TEST(Bucketer, ReducesInOverlappingSubgroups) {
   inproc::run_ranks(3, [](const Handle& engine) {
     const int rank = engine->info().rank;
     std::vector<std::shared_ptr<Engine>> groups;
@@ -194,7 +194,7 @@ TEST(Bucketer, ReducesInSubgroupsThatOverlap) {
   });
 }
 
-TEST(Bucketer, PadsWhatDoesNotDivideWithZeros) {
+TEST(Bucketer, PadsIndivisibleInputsWithZeros) {
   inproc::run_ranks(4, [](const Handle& engine) {
     Bucketer bucketer;
     const auto whole = Tensor::of<float>({5, 2}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
@@ -223,7 +223,7 @@ TEST(Bucketer, ReducesNumbersOfSeveralTypesAndTensorsWithoutDimensions) {
   });
 }
 
-TEST(Bucketer, TakesStridedInputs) {
+TEST(Bucketer, AcceptsStridedInputs) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     const auto matrix = Tensor::of<float>({2, 3}, {1, 2, 3, 4, 5, 6});
@@ -235,7 +235,7 @@ TEST(Bucketer, TakesStridedInputs) {
   });
 }
 
-TEST(Bucketer, ReducesAndGathersForAll) {
+TEST(Bucketer, AllReducesAndAllGathers) {
   for (const int ranks : {1, 2, 3, 4}) {
     inproc::run_ranks(ranks, [ranks](const Handle& engine) {
       Bucketer bucketer;
@@ -250,7 +250,7 @@ TEST(Bucketer, ReducesAndGathersForAll) {
   }
 }
 
-TEST(Bucketer, SaysWhichRankGaveAnotherShape) {
+TEST(Bucketer, NamesTheRankWithAnotherShape) {
   inproc::run_ranks(3, [](const Handle& engine) {
     Bucketer bucketer;
     const std::size_t elements = engine->info().rank == 2 ? 6 : 5;
@@ -267,7 +267,7 @@ TEST(Bucketer, SaysWhichRankGaveAnotherShape) {
   });
 }
 
-TEST(Bucketer, SaysWhichInputCannotBeReduced) {
+TEST(Bucketer, NamesTheInputThatCannotBeReduced) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     const Tensor a = Tensor::zeros(dtypes::float32, {4});
@@ -293,7 +293,7 @@ TEST(Bucketer, SaysWhichInputCannotBeReduced) {
   });
 }
 
-TEST(Bucketer, IsTornDownOnlyWhenNothingIsPending) {
+TEST(Bucketer, RejectsTeardownWhileInputsArePending) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum);
@@ -306,7 +306,7 @@ TEST(Bucketer, IsTornDownOnlyWhenNothingIsPending) {
   });
 }
 
-TEST(Bucketer, GathersMoreThanTheEngineCanAllocateIntoTheHeap) {
+TEST(Bucketer, GathersIntoTheHeapBeyondTheEnginesMemory) {
   const auto body = [](const Handle& engine) {
     constexpr std::int64_t elements = std::int64_t{1} << 19;
     Bucketer bucketer;
@@ -336,7 +336,7 @@ std::function<void()> interrupted_once() {
   };
 }
 
-TEST(Bucketer, EndsEachBucketThatAnInterruptedFlushWasToLaunch) {
+TEST(Bucketer, InterruptedFlushEndsEveryOpenBucket) {
   inproc::run_ranks(2, [](const Handle& engine) {
     if (engine->info().rank == 1) return expect_interruption(*engine);
     Bucketer bucketer({.in_flight = 1, .poll = interrupted_once()});
@@ -354,7 +354,7 @@ TEST(Bucketer, EndsEachBucketThatAnInterruptedFlushWasToLaunch) {
   });
 }
 
-TEST(Bucketer, HasNotEnqueuedAnInputWhoseCallWasInterruptedAsItsBucketWasToBeLaunched) {
+TEST(Bucketer, InterruptedLaunchDoesNotEnqueueTheInput) {
   inproc::run_ranks(2, [](const Handle& engine) {
     if (engine->info().rank == 1) return expect_interruption(*engine);
     Bucketer bucketer({.capacity = 320, .in_flight = 1, .poll = interrupted_once()});
@@ -369,7 +369,7 @@ TEST(Bucketer, HasNotEnqueuedAnInputWhoseCallWasInterruptedAsItsBucketWasToBeLau
   });
 }
 
-TEST(Bucketer, TakesAnInputThatFoundNoMemoryWhenItIsTriedAgain) {
+TEST(Bucketer, AcceptsARetryAfterRunningOutOfMemory) {
   const auto body = [](const Handle& engine) {
     const bool is_short = engine->info().rank == 0;
     Bucketer bucketer({.timeout = std::chrono::seconds(is_short ? 4 : 30)});
@@ -390,7 +390,7 @@ TEST(Bucketer, TakesAnInputThatFoundNoMemoryWhenItIsTriedAgain) {
   inproc::run_ranks(2, body, {.memory_bytes = std::size_t{16} << 20});
 }
 
-TEST(Bucketer, KnowsNothingOfAGroupThatCouldNotBeOpened) {
+TEST(Bucketer, ForgetsAGroupThatCouldNotBeOpened) {
   const auto engine = inproc::make_group(1).front();
   engine->abort("the test ends it");
   Bucketer bucketer;
@@ -418,7 +418,7 @@ TEST(Bucketer, CopiesMemoryOfAnotherGroup) {
   }
 }
 
-TEST(Bucketer, CopiesItsOwnMemoryWhereAnotherShapeNeedsPadding) {
+TEST(Bucketer, CopiesItsOwnMemoryIfAnotherShapeNeedsPadding) {
   inproc::run_ranks(4, [](const Handle& engine) {
     Bucketer bucketer;
     const Tensor placed = input(*engine, 0, 49'152, bucketer.empty(engine, dtypes::float32, {4 * 49'152}));
@@ -434,7 +434,7 @@ TEST(Bucketer, CopiesItsOwnMemoryWhereAnotherShapeNeedsPadding) {
   });
 }
 
-TEST(Bucketer, TakesItsOwnMemoryInWhateverShapeOnWhicheverRanks) {
+TEST(Bucketer, UsesItsOwnMemoryInAnyShapeOnAnyRank) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     Tensor whole = input(*engine, 0, 131'072);
@@ -452,7 +452,7 @@ TEST(Bucketer, TakesItsOwnMemoryInWhateverShapeOnWhicheverRanks) {
   });
 }
 
-TEST(Bucketer, CopiesNothingThatIsWrittenIntoItsMemoryAgainAndAgain) {
+TEST(Bucketer, ReusesItsMemoryWithoutCopying) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     Tensor tensor;
@@ -466,7 +466,7 @@ TEST(Bucketer, CopiesNothingThatIsWrittenIntoItsMemoryAgainAndAgain) {
   });
 }
 
-TEST(Bucketer, GivesAResultOnAnyThreadOnceItsBucketIsLaunched) {
+TEST(Bucketer, ReturnsResultsOnAnyThread) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     for (int n = 0; n < 100; ++n) {
@@ -481,7 +481,7 @@ TEST(Bucketer, GivesAResultOnAnyThreadOnceItsBucketIsLaunched) {
   });
 }
 
-TEST(Bucketer, LosesWhatIsPendingWithItself) {
+TEST(Bucketer, DestructionFailsPendingInputs) {
   inproc::run_ranks(2, [](const Handle& engine) {
     std::optional<Bucketer::Handle> handle;
     {

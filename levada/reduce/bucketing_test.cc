@@ -20,7 +20,7 @@ TEST(Bucketing, ClosesABucketWhenTheNextInputDoesNotFit) {
   EXPECT_FALSE(bucketing.apply(0, 0, 99).close);
 }
 
-TEST(Bucketing, LetsNothingCloseForWhatIsLargerThanABucket) {
+TEST(Bucketing, LaunchesOversizedInputsWithoutClosingABucket) {
   Bucketing bucketing(100);
   bucketing.apply(0, 0, 60);
   const auto large = bucketing.apply(0, 0, 101);
@@ -29,7 +29,7 @@ TEST(Bucketing, LetsNothingCloseForWhatIsLargerThanABucket) {
   EXPECT_FALSE(bucketing.apply(0, 0, 40).close);
 }
 
-TEST(Bucketing, PutsEverythingByItselfWithoutCapacity) {
+TEST(Bucketing, LaunchesEveryInputSeparatelyWithoutCapacity) {
   for (const std::int64_t capacity : {0, -1}) {
     Bucketing bucketing(capacity);
     EXPECT_TRUE(bucketing.apply(0, 0, 0).alone);
@@ -38,14 +38,14 @@ TEST(Bucketing, PutsEverythingByItselfWithoutCapacity) {
   }
 }
 
-TEST(Bucketing, TakesInputsOfNoBytes) {
+TEST(Bucketing, AcceptsInputsOfNoBytes) {
   Bucketing bucketing(8);
   bucketing.apply(0, 0, 8);
   EXPECT_FALSE(bucketing.apply(0, 0, 0).close);
   EXPECT_FALSE(bucketing.apply(0, 0, 0).alone);
 }
 
-TEST(Bucketing, DecidesAsBeforeAfterAnInputIsTakenBack) {
+TEST(Bucketing, TakeBackUndoesApply) {
   Bucketing bucketing(100);
   bucketing.apply(0, 0, 60);
   bucketing.apply(0, 1, 0);
@@ -67,7 +67,7 @@ TEST(Bucketing, FlushesInTheOrderOfOpening) {
   EXPECT_THAT(bucketing.flush(), IsEmpty());
 }
 
-TEST(Bucketing, FlushesThroughTheBucketThatIsWaitedFor) {
+TEST(Bucketing, FlushThroughClosesTheBucketAndOlderOnes) {
   Bucketing bucketing(100);
   for (const int key : {2, 0, 1}) bucketing.apply(0, key, 40);
   EXPECT_THAT(bucketing.flush_through(0), ElementsAre(2, 0));
@@ -75,7 +75,7 @@ TEST(Bucketing, FlushesThroughTheBucketThatIsWaitedFor) {
   EXPECT_THAT(bucketing.flush(), ElementsAre(1));
 }
 
-TEST(Bucketing, ClosesNoBucketOfAnotherGroupForOneThatIsWaitedFor) {
+TEST(Bucketing, FlushThroughLeavesOtherGroupsOpen) {
   std::mt19937 random(2);
   for (int run = 0; run < 200; ++run) {
     Bucketing bucketing(100);

@@ -74,7 +74,7 @@ Bucketer::Handle scatter_halves(Bucketer& bucketer, const Handle& engine) {
   return bucketer.reduce_scatter(engine, zeros(dtypes::bfloat16), ReduceOp::sum);
 }
 
-TEST(RanksThatCallDifferentCollectives, AreToldOnEveryRankWhatEachCalled) {
+TEST(RanksThatCallDifferentCollectives, AllNameBothCalls) {
   const std::vector<Call> calls = {gather, gather, scatter};
   const auto expected =
       HasSubstr("InvalidArgument: ranks disagree about collective 1: rank 0 calls all-gather, rank 2 reduce-scatter");
@@ -82,17 +82,17 @@ TEST(RanksThatCallDifferentCollectives, AreToldOnEveryRankWhatEachCalled) {
   EXPECT_THAT(Calls(calls).over_shared_memory(), Each(expected));
 }
 
-TEST(RanksThatCallDifferentCollectives, AreToldWhicheverIsOnRankZero) {
+TEST(RanksThatCallDifferentCollectives, AllFailWhicheverCallIsOnRankZero) {
   const auto expected = HasSubstr("rank 0 calls reduce-scatter, rank 1 all-reduce");
   EXPECT_THAT(Calls({scatter, reduce, gather}).over_messages(), Each(expected));
 }
 
-TEST(RanksThatCallDifferentCollectives, AreToldWhereTheirTypesDiffer) {
+TEST(RanksThatCallDifferentCollectives, AllFailIfTheirTypesDiffer) {
   const auto expected = HasSubstr("input 0 is float32 [2] on rank 0, bfloat16 [2] on rank 1");
   EXPECT_THAT(Calls({scatter, scatter_halves, scatter}).over_messages(), Each(expected));
 }
 
-TEST(RanksThatCallDifferentCollectives, AgreeAgainAfterManySuchCalls) {
+TEST(RanksThatCallDifferentCollectives, AgreeAgainAfterManyDisagreements) {
   const Call often = [](Bucketer& bucketer, const Handle& engine) {
     const int rank = engine->info().rank;
     for (int i = 0; i < 20; ++i) {
@@ -107,7 +107,7 @@ TEST(RanksThatCallDifferentCollectives, AgreeAgainAfterManySuchCalls) {
   EXPECT_THAT(Calls({often, often, often}).over_messages(), Each("no fault"));
 }
 
-TEST(ARankThatLeaves, IsNamedWithTheExceptionThatItPosted) {
+TEST(RankThatLeaves, IsNamedWithItsPostedException) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     static_cast<void>(reduce(bucketer, engine).wait());
@@ -117,7 +117,7 @@ TEST(ARankThatLeaves, IsNamedWithTheExceptionThatItPosted) {
   });
 }
 
-TEST(ARankThatTimesOut, EndsTheGroupWithItsTimeout) {
+TEST(RankThatTimesOut, EndsTheGroupWithItsTimeout) {
   inproc::run_ranks(2, [](const Handle& engine) {
     const auto fault_of_sum = [&](Duration timeout) {
       Bucketer bucketer({.timeout = timeout});

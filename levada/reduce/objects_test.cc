@@ -62,7 +62,7 @@ void reduces_with_each_object(const Handle& engine, int objects, unsigned seed) 
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(SeveralBucketers, KeepTheirSumsApartInWhateverOrderRanksUseThem) {
+TEST(SeveralBucketers, DoNotMixTheirSumsInAnyOrderOfUse) {
   for (unsigned seed = 0; seed < 6; ++seed) {
     inproc::run_ranks(3, [&](const Handle& engine) { reduces_with_each_object(engine, 4, seed); });
   }
@@ -83,7 +83,7 @@ TEST(SeveralBucketers, MustHaveDifferentNamesInOneGroup) {
   });
 }
 
-TEST(ARankThatWaitsForAnotherBucketer, IsToldInWhichOneThatIs) {
+TEST(RanksInDifferentBucketers, TimeOutWithTheNameOfTheOther) {
   inproc::run_ranks(2, [](const Handle& engine) {
     const bool is_first = engine->info().rank == 0;
     Bucketer bucketer({.timeout = is_first ? std::chrono::milliseconds(400) : timeout, .name = is_first ? "A" : "B"});
@@ -113,7 +113,7 @@ std::vector<Op> draw(unsigned seed, int groups) {
   return ops;
 }
 
-TEST(GroupsThatOverlap, ReduceAsIfEachWereAlone) {
+TEST(OverlappingGroups, DoNotAffectEachOther) {
   // Groups 0 = {0, 1}, 1 = {0, 2}, 2 = {1, 2}: each rank is in two. A wait in one group closes no bucket of another.
   const std::vector<std::vector<int>> members = {{0, 1}, {0, 2}, {1, 2}};
   for (unsigned seed = 0; seed < 20; ++seed) {
@@ -148,7 +148,7 @@ TEST(GroupsThatOverlap, ReduceAsIfEachWereAlone) {
   }
 }
 
-TEST(ARankThatLacksAnInput, IsAnErrorInItsStepAloneAndLeavesLaterStepsAsTheyAre) {
+TEST(MissingInput, FailsOnlyItsOwnStep) {
   // Each of several steps enqueues inputs that look alike and flushes. One rank leaves out one of them in one step.
   constexpr int steps = 4, inputs = 5;
   for (unsigned seed = 0; seed < 20; ++seed) {
@@ -191,7 +191,7 @@ TEST(ARankThatLacksAnInput, IsAnErrorInItsStepAloneAndLeavesLaterStepsAsTheyAre)
   }
 }
 
-TEST(ARankThatLacksAllInputsBetweenTwoFlushes, IsAnErrorOnAllRanksUpToTheNextFlushAndLeavesLaterStepsAsTheyAre) {
+TEST(MissingStep, FailsAllRanksUntilTheNextFlushOnly) {
   for (const int inputs : {1, 3}) {
     for (const std::int64_t capacity : {std::int64_t{0}, std::int64_t{1} << 20}) {
       inproc::run_ranks(3, [&](const Handle& engine) {
@@ -220,7 +220,7 @@ TEST(ARankThatLacksAllInputsBetweenTwoFlushes, IsAnErrorOnAllRanksUpToTheNextFlu
   }
 }
 
-TEST(ARankThatLacksAnInput, LeavesLaterStepsAsTheyAreWhenCallbacksEnqueue) {
+TEST(MissingInput, FailsOnlyItsOwnStepIfCallbacksEnqueue) {
   for (const std::int64_t capacity : {std::int64_t{0}, std::int64_t{1} << 20}) {
     for (const int in_flight : {1, 2}) {
       inproc::run_ranks(2, [&](const Handle& engine) {
@@ -251,7 +251,7 @@ TEST(ARankThatLacksAnInput, LeavesLaterStepsAsTheyAreWhenCallbacksEnqueue) {
   }
 }
 
-TEST(ARankThatLacksAnInput, LeavesLaterStepsAsTheyAreWhenItsCallbacksEnqueueMoreThanThoseOfOtherRanks) {
+TEST(MissingInput, FailsOnlyItsOwnStepIfItsRanksCallbacksEnqueueMore) {
   // Rank 1 lacks the first input, so sums that look alike are of different inputs, and their callbacks make up for it:
   // both ranks flush at the same place, with callbacks left only on rank 1.
   inproc::run_ranks(2, [](const Handle& engine) {
@@ -277,7 +277,7 @@ TEST(ARankThatLacksAnInput, LeavesLaterStepsAsTheyAreWhenItsCallbacksEnqueueMore
   });
 }
 
-TEST(RanksOfAGroupThatDisagree, AreNamedByTheirNumbersInTheJob) {
+TEST(RanksOfAGroupThatDisagree, AreNamedByTheirJobRanks) {
   inproc::run_ranks(3, [](const Handle& engine) {
     const int rank = engine->info().rank;
     if (rank == 1) return;
@@ -291,7 +291,7 @@ TEST(RanksOfAGroupThatDisagree, AreNamedByTheirNumbersInTheJob) {
   });
 }
 
-TEST(AGroupThatNobodyKeeps, IsLeftByTheNextFlush) {
+TEST(GroupWithoutOwners, IsLeftByTheNextFlush) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer({.timeout = timeout});
     std::vector<std::weak_ptr<Engine>> groups;

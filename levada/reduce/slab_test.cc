@@ -21,7 +21,7 @@ class Slabs : public ::testing::Test {
   std::shared_ptr<Engine> engine_ = inproc::make_group(1).front();
 };
 
-TEST_F(Slabs, MakeTensorsWhereALayoutPutsThem) {
+TEST_F(Slabs, PlaceTensorsLikeALayout) {
   const BucketLayout layout({.dtype = dtypes::float32, .pieces = {{5}, {0}, {100}, {1}}}, 1);
   const auto slab = make(layout.bytes());
   std::vector<Tensor> tensors;
@@ -36,7 +36,7 @@ TEST_F(Slabs, MakeTensorsWhereALayoutPutsThem) {
   EXPECT_EQ(message.num_inputs, 4U);
 }
 
-TEST_F(Slabs, HaveRoomForWhatTheirBlockHolds) {
+TEST_F(Slabs, HaveRoomForTheirWholeBlock) {
   const auto slab = make(4096 - MessageHeader::bytes);
   EXPECT_TRUE(slab->has_room(4096 - MessageHeader::bytes));
   EXPECT_FALSE(slab->has_room(4096 - MessageHeader::bytes + 1));
@@ -45,7 +45,7 @@ TEST_F(Slabs, HaveRoomForWhatTheirBlockHolds) {
   EXPECT_TRUE(slab->has_room(4096 - MessageHeader::bytes - 64));
 }
 
-TEST_F(Slabs, EnterTensorsInTheOrderInWhichTheyWereMade) {
+TEST_F(Slabs, EnterTensorsInTheOrderOfCreation) {
   const auto slab = make(1 << 20);
   const Tensor first = slab->make_tensor(dtypes::float32, {100});
   const Tensor second = slab->make_tensor(dtypes::float32, {100});
@@ -58,7 +58,7 @@ TEST_F(Slabs, EnterTensorsInTheOrderInWhichTheyWereMade) {
   EXPECT_TRUE(is_next(*slab, second));
 }
 
-TEST_F(Slabs, SendOnlyWhatHasBeenEntered) {
+TEST_F(Slabs, SendOnlyEnteredTensors) {
   const auto slab = make(1 << 20);
   const Tensor first = slab->make_tensor(dtypes::uint8, {100});
   Tensor second = slab->make_tensor(dtypes::uint8, {100});
@@ -76,7 +76,7 @@ TEST_F(Slabs, SendOnlyWhatHasBeenEntered) {
   EXPECT_EQ(engine_->memory_in_use(), 0U);
 }
 
-TEST_F(Slabs, AreReleasedWithTheirMessageWhoeverHoldsATensorThatWasEntered) {
+TEST_F(Slabs, AreReleasedWithTheirMessageDespiteLivingTensors) {
   auto slab = make(1 << 20);
   const Tensor tensor = slab->make_tensor(dtypes::uint8, {100});
   slab->enter_next();
@@ -87,7 +87,7 @@ TEST_F(Slabs, AreReleasedWithTheirMessageWhoeverHoldsATensorThatWasEntered) {
   EXPECT_EQ(engine_->memory_in_use(), 0U);
 }
 
-TEST(TensorSlabs, ReleaseTheSlabOfAGroupThatIsLeft) {
+TEST(TensorSlabs, ReleaseTheSlabOfAGroupOnLeave) {
   const std::shared_ptr<Engine> group = inproc::make_group(1).front(), other = inproc::make_group(1).front();
   TensorSlabs slabs(1 << 20);
   int made = 0;

@@ -69,7 +69,7 @@ std::uint16_t nearest(float value, int fraction) {
 
 class HalfPrecision : public ::testing::TestWithParam<std::pair<DType, int>> {};
 
-TEST_P(HalfPrecision, LeavesEveryNumberThatIsAloneAsItIs) {
+TEST_P(HalfPrecision, SumOfASingleNumberIsUnchanged) {
   const auto [dtype, fraction] = GetParam();
   std::vector<std::uint16_t> all(0x10000);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
@@ -80,7 +80,7 @@ TEST_P(HalfPrecision, LeavesEveryNumberThatIsAloneAsItIs) {
   }
 }
 
-TEST_P(HalfPrecision, AddsUpInFloat32AndRoundsOnce) {
+TEST_P(HalfPrecision, SumsInFloat32AndRoundsOnce) {
   const auto [dtype, fraction] = GetParam();
   std::mt19937 random(1);
   std::vector<std::vector<std::uint16_t>> arrays(5, std::vector<std::uint16_t>(20'000));
@@ -101,7 +101,7 @@ TEST_P(HalfPrecision, AddsUpInFloat32AndRoundsOnce) {
   }
 }
 
-TEST_P(HalfPrecision, IsTheSameWhenAddedUpInPartsThatAreNotRounded) {
+TEST_P(HalfPrecision, UnroundedPartialSumsDoNotChangeTheResult) {
   const DType dtype = GetParam().first;
   constexpr std::size_t count = 5000;
   std::mt19937 random(3);
@@ -134,7 +134,7 @@ TEST(Sum, AddsFromLeftToRight) {
   EXPECT_EQ(sum_of<double>(dtypes::float64, {1e16, 1, -1e16, 1, 1, 1}), 3);
 }
 
-TEST(Sum, IsThatOfOneAfterTheOtherForAnyNumberOfArrays) {
+TEST(Sum, MatchesASequentialSumForAnyNumberOfArrays) {
   std::mt19937 random(2);
   for (std::size_t count = 1; count <= 13; ++count) {
     std::vector<std::vector<float>> arrays(count, std::vector<float>(5000));
@@ -152,7 +152,7 @@ TEST(Sum, IsThatOfOneAfterTheOtherForAnyNumberOfArrays) {
   }
 }
 
-TEST(Sum, CarriesWhatIsNoNumber) {
+TEST(Sum, PropagatesInfinityAndNaN) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(sum_of<float>(dtypes::float32, {1, infinity}), infinity);
   EXPECT_TRUE(std::isnan(sum_of<float>(dtypes::float32, {infinity, -infinity})));
@@ -174,14 +174,14 @@ TEST(Sum, AddsComplexNumbersPartByPart) {
   EXPECT_EQ(to, (std::vector<float>{2, 3.5F}));
 }
 
-TEST(Sum, MayGoWhereOneOfTheArraysIs) {
+TEST(Sum, MayOverwriteOneOfItsArrays) {
   std::vector<float> a(3000, 1), b(3000, 2);
   const std::byte* const from[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data())};
   add_arrays(dtypes::float32, from, a.size(), dtypes::float32, reinterpret_cast<std::byte*>(a.data()));
   EXPECT_EQ(a, std::vector<float>(3000, 3));
 }
 
-TEST(Sum, SaysWhatThereIsNone) {
+TEST(Sum, NamesUnsupportedReductions) {
   const auto fault = [](DType dtype, ReduceOp op) { return fault_of([&] { check_reducible(dtype, op); }); };
   EXPECT_THAT(fault(dtypes::boolean, ReduceOp::sum), HasSubstr("Unsupported: there is no sum of bool"));
   EXPECT_THAT(fault(dtypes::float8_e5m2, ReduceOp::average), HasSubstr("no average of float8_e5m2"));
@@ -189,7 +189,7 @@ TEST(Sum, SaysWhatThereIsNone) {
   EXPECT_EQ(fault(dtypes::int32, ReduceOp::sum), "no fault");
 }
 
-TEST(Sum, DoesNotDependOnTheRoundingOfTheThread) {
+TEST(Sum, IgnoresTheThreadsRoundingMode) {
   std::fesetround(FE_UPWARD);
   const float rounded = sum_of<float>(dtypes::float32, {1, 1e-10F});
   EXPECT_EQ(std::fegetround(), FE_UPWARD);
@@ -198,7 +198,7 @@ TEST(Sum, DoesNotDependOnTheRoundingOfTheThread) {
 }
 
 #if defined(__x86_64__)
-TEST(Sum, KeepsDenormalNumbersThatTheThreadFlushesToZero) {
+TEST(Sum, KeepsDenormalNumbersIfTheThreadFlushesThemToZero) {
   constexpr unsigned flush_to_zero = 0x8040;  // for results and operands
   const unsigned before = __builtin_ia32_stmxcsr();
   __builtin_ia32_ldmxcsr(before | flush_to_zero);
