@@ -47,14 +47,14 @@ class CacheTest : public ::testing::Test {
   int made_ = 0;
 };
 
-TEST_F(CacheTest, RunsWhatIsBeforeItOnce) {
+TEST_F(CacheTest, RunsThePrecedingStagesOnce) {
   const auto expected = numbers_of(counted());
   made_ = 0;
   for (int pass = 0; pass < 3; ++pass) EXPECT_EQ(numbers_of(cached()), expected);
   EXPECT_EQ(made_, 10);
 }
 
-TEST_F(CacheTest, IsReadBehindARepeatInTheSameRun) {
+TEST_F(CacheTest, IsReadByARepeatInTheSameRun) {
   EXPECT_EQ(numbers_of(cached().then(Repeat{3})).size(), 30u);
   EXPECT_EQ(made_, 10);
 }
@@ -81,13 +81,13 @@ TEST_F(CacheTest, KeepsTensorsAndContainers) {
   EXPECT_EQ(again.counts()[0].items, 0);
 }
 
-TEST_F(CacheTest, KeepsNothingOfAPassThatDoesNotEnd) {
+TEST_F(CacheTest, DiscardsAnIncompletePass) {
   EXPECT_EQ(numbers_of(cached().then(Take{5})).size(), 5u);
   EXPECT_FALSE(std::filesystem::exists(part()));
   EXPECT_TRUE(std::filesystem::is_empty(folder()));
 }
 
-TEST_F(CacheTest, IsWholeWhenAllItemsWereGivenWhateverEndsThePass) {
+TEST_F(CacheTest, IsCompleteOnceAllItemsWereYielded) {
   const std::vector<std::function<Graph()>> passes = {
       [this] { return cached().then(Take{10}); },
       [this] { return cached().then(Prefetch{3}).then(Shuffle{.buffer = 4}).then(Take{10}); },
@@ -110,7 +110,7 @@ TEST_F(CacheTest, IsWholeWhenAllItemsWereGivenWhateverEndsThePass) {
   }
 }
 
-TEST_F(CacheTest, GoesOnFromAStateOfAPassThatWrote) {
+TEST_F(CacheTest, ResumesFromAStateOfAWritingPass) {
   const auto expected = numbers_of(cached());
   std::filesystem::remove_all(folder());
   Opened writing(cached());
@@ -126,7 +126,7 @@ TEST_F(CacheTest, GoesOnFromAStateOfAPassThatWrote) {
   EXPECT_EQ(reading.numbers(), std::vector(expected.begin() + 4, expected.end()));
 }
 
-TEST_F(CacheTest, GoesOnFromAStateOfAPassThatReadThoughTheFileIsGone) {
+TEST_F(CacheTest, ResumesFromAStateOfAReadingPassWithoutTheFile) {
   const auto expected = numbers_of(cached());
   Opened reading(cached());
   reading.items(7);
@@ -162,7 +162,7 @@ TEST_F(CacheTest, HasAFileForEachPart) {
   EXPECT_TRUE(std::filesystem::exists(part(1, 2)));
 }
 
-TEST_F(CacheTest, LeavesWritingToOneOfSeveral) {
+TEST_F(CacheTest, OnlyOneOfSeveralPassesWrites) {
   Opened first(cached()), second(cached());
   first.items(3);
   EXPECT_EQ(second.numbers().size(), 10u);
@@ -171,13 +171,13 @@ TEST_F(CacheTest, LeavesWritingToOneOfSeveral) {
   EXPECT_TRUE(std::filesystem::exists(part()));
 }
 
-TEST_F(CacheTest, RefusesTheItemsOfAnotherPipeline) {
+TEST_F(CacheTest, RejectsTheItemsOfAnotherPipeline) {
   numbers_of(cached());
   EXPECT_THAT(refusal([&] { Opened(cached(11)); }), HasSubstr("has the items of another pipeline"));
   EXPECT_THAT(refusal([&] { Opened(counted().then(Cache{.folder = folder(), .key = "2"})); }), HasSubstr("key \"1\""));
 }
 
-TEST_F(CacheTest, FindsDamage) {
+TEST_F(CacheTest, DetectsDamage) {
   numbers_of(cached());
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(part()));
   for (std::int64_t offset = 0; offset < size; offset += 7) {
@@ -199,14 +199,14 @@ TEST_F(CacheTest, FindsDamage) {
   EXPECT_THROW(Opened{cached()}, SourceError);
 }
 
-TEST_F(CacheTest, FailsWhereTheFolderCannotBeMade) {
+TEST_F(CacheTest, FailsIfTheFolderCannotBeCreated) {
   scratch_.write("cache", "a file");
   const auto failure = failure_of([&] { numbers_of(cached()); });
   EXPECT_EQ(failure.stage, "cache");
   EXPECT_THAT(failure.message, HasSubstr("part-0-of-1.items"));
 }
 
-TEST_F(CacheTest, UsesNoItemsOfAnotherUserAndNoLinks) {
+TEST_F(CacheTest, RejectsFilesOfOtherUsersAndLinks) {
   const auto expected = numbers_of(cached());
   if (::chown(part().c_str(), 12345, 12345) == 0) {  // Only root can do that.
     EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }),
@@ -219,7 +219,7 @@ TEST_F(CacheTest, UsesNoItemsOfAnotherUserAndNoLinks) {
   EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }), StartsWith(part() + " is a link, another user's file"));
 }
 
-TEST_F(CacheTest, IsForOneUserOnlyWhateverTheUmask) {
+TEST_F(CacheTest, IsPrivateWithAnyUmask) {
   const auto before = ::umask(0);
   numbers_of(cached());
   ::umask(before);
@@ -230,7 +230,7 @@ TEST_F(CacheTest, IsForOneUserOnlyWhateverTheUmask) {
   }
 }
 
-TEST_F(CacheTest, RefusesAFolderInWhichOthersCanReplaceFiles) {
+TEST_F(CacheTest, RejectsAFolderInWhichOthersCanReplaceFiles) {
   const auto expected = numbers_of(cached());
   ASSERT_EQ(::chmod(folder().c_str(), 0775), 0);
   EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }),
@@ -242,7 +242,7 @@ TEST_F(CacheTest, RefusesAFolderInWhichOthersCanReplaceFiles) {
   EXPECT_EQ(numbers_of(cached()), expected);
 }
 
-TEST_F(CacheTest, LeavesNothingWhereTheDiskIsFull) {
+TEST_F(CacheTest, LeavesNoFileIfTheDiskIsFull) {
   const std::string text(2'000, 'x');
   const auto graph =
       Graph::source(pipeline::trees(std::vector<Tree>(2'000, Tree(text)))).then(Cache{.folder = folder()});
@@ -257,7 +257,7 @@ TEST_F(CacheTest, LeavesNothingWhereTheDiskIsFull) {
   EXPECT_TRUE(std::filesystem::exists(part()));
 }
 
-TEST_F(CacheTest, IsMadeAnewWhereItsWriterWasKilled) {
+TEST_F(CacheTest, IsRewrittenIfItsWriterWasKilled) {
   const auto expected = numbers_of(cached(100'000));
   std::filesystem::remove_all(folder());
   const pid_t writer = ::fork();
@@ -277,7 +277,7 @@ TEST_F(CacheTest, IsMadeAnewWhereItsWriterWasKilled) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder()), {}), 1);
 }
 
-TEST_F(CacheTest, RefusesWhatWouldRunInTheFirstPassOnly) {
+TEST_F(CacheTest, RejectsStagesThatWouldRunOnlyInTheFirstPass) {
   const Cache cache{.folder = folder()};
   const auto source = Graph::source(range(0, 10));
   EXPECT_THAT(refusal([&] { source.then(Shuffle{}).then(cache); }), HasSubstr("\"shuffle\" before it would run"));

@@ -27,7 +27,7 @@ std::string collate_refusal(const std::vector<Tree>& samples) {
   return "(taken)";
 }
 
-TEST(Collate, LaysTensorsSideBySideAlongANewFirstDimension) {
+TEST(Collate, StacksTensorsAlongANewFirstDimension) {
   const auto sample = [](std::int64_t at) {
     return Tree::dict(
         {{"tokens", Tensor::of<std::int64_t>({3}, {at, at + 1, at + 2})}, {"mask", Tensor::of<float>({}, {1})}});
@@ -38,13 +38,13 @@ TEST(Collate, LaysTensorsSideBySideAlongANewFirstDimension) {
   EXPECT_EQ(batch.tensor("mask").shape(), (Shape{2}));
 }
 
-TEST(Collate, TakesTensorsThatAreStrided) {
+TEST(Collate, AcceptsStridedTensors) {
   const Tensor square = Tensor::of<std::int32_t>({2, 2}, {1, 2, 3, 4});
   const Tree column = Tree(square.slice(1, 1, 2));
   EXPECT_THAT(batch_of({column, column}).tensor("").as<std::int32_t>(), ElementsAre(2, 4, 2, 4));
 }
 
-TEST(Collate, MakesTensorsOfNumbersAndListsOfTexts) {
+TEST(Collate, TurnsNumbersIntoTensorsAndTextsIntoLists) {
   const auto sample = [](std::int64_t at) {
     return Tree::tuple({at, static_cast<double>(at) / 2, at > 1, "t" + std::to_string(at), Tree(), Tree::list({})});
   };
@@ -58,7 +58,7 @@ TEST(Collate, MakesTensorsOfNumbersAndListsOfTexts) {
   EXPECT_THAT(batch.at("[5]").container().children, IsEmpty());
 }
 
-TEST(Collate, KeepsWhatClassARecordIsOf) {
+TEST(Collate, KeepsTheClassOfARecord) {
   const Container sample{ContainerKind::record, "train:Sample", {"ids"}, {Tree(3)}, {std::byte{7}}};
   const Tree batch = batch_of({sample, sample});
   EXPECT_EQ(batch.container().type_name, "train:Sample");
@@ -66,7 +66,7 @@ TEST(Collate, KeepsWhatClassARecordIsOf) {
   EXPECT_EQ(batch.tensor("ids").shape(), (Shape{2}));
 }
 
-TEST(Collate, NamesTheSampleAndFieldThatIsUnlikeTheFirst) {
+TEST(Collate, NamesTheSampleAndFieldThatDiffers) {
   const auto sample = [](Tree tokens) { return Tree::dict({{"text", Tree::dict({{"tokens", std::move(tokens)}})}}); };
   const Tree four = sample(Tensor::zeros(dtypes::int64, {4})), five = sample(Tensor::zeros(dtypes::int64, {5}));
   EXPECT_EQ(
@@ -78,7 +78,7 @@ TEST(Collate, NamesTheSampleAndFieldThatIsUnlikeTheFirst) {
   EXPECT_THAT(collate_refusal<SourceError>({Tree::list({1}), Tree::tuple({1})}), HasSubstr("it is a tuple of 1, but"));
 }
 
-TEST(Collate, RefusesWhatCannotLieSideBySide) {
+TEST(Collate, RejectsValuesThatCannotBeStacked) {
   const Tensor halves = Tensor::zeros(dtypes::float4_e2m1fn, {3});
   EXPECT_THAT(collate_refusal<Unsupported>({Tree(halves)}), HasSubstr("cannot lie side by side"));
   Shape deep;
@@ -88,7 +88,7 @@ TEST(Collate, RefusesWhatCannotLieSideBySide) {
   EXPECT_THAT(collate_refusal<InvalidArgument>({}), HasSubstr("no samples"));
 }
 
-TEST(Collate, AsksForAllMemoryAtOnce) {
+TEST(Collate, AllocatesAllMemoryAtOnce) {
   class Counting final : public Memory {
    public:
     void reserve(std::size_t bytes) override { reserved = bytes; }

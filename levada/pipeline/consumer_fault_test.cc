@@ -58,7 +58,7 @@ Failure failure_at(Consumer& consumer, std::int64_t item) {
   return failure;
 }
 
-TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromEveryProcess) {
+TEST(PipelineFaults, AFailureOfAnyProcessTakesThePlaceOfItsItem) {
   for (const int workers : {1, 2, 3}) {
     for (std::int64_t item = 0; item < 10; ++item) {
       SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
@@ -79,7 +79,7 @@ TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromEveryProcess) {
   }
 }
 
-TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromThreads) {
+TEST(PipelineFaults, AFailureOnAThreadTakesThePlaceOfItsItem) {
   const auto fails_at = [](const Graph& graph, int workers, std::int64_t item, const char* stage) {
     SCOPED_TRACE(::testing::Message() << stage << ", " << workers << " workers, item " << item);
     run_pipeline(graph, hasty_workers(workers), [&](Consumer& consumer) {
@@ -101,7 +101,7 @@ TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromThreads) {
   }
 }
 
-TEST(PipelineFaults, ItemsBeforeAFailureAreTheFirstOnesOfAnUndisturbedRun) {
+TEST(PipelineFaults, ItemsBeforeAFailureMatchAnUndisturbedRun) {
   const auto items_of = [](const Graph& graph, int workers) {
     std::vector<Tree> items;
     run_pipeline(graph, hasty_workers(workers), [&](Consumer& consumer) {
@@ -133,7 +133,7 @@ TEST(PipelineFaults, ItemsBeforeAFailureAreTheFirstOnesOfAnUndisturbedRun) {
   }
 }
 
-TEST(PipelineFaults, OnlyAFailureThatPassedStagesOfTheConsumerLeavesNoCursor) {
+TEST(PipelineFaults, OnlyAFailureInTheConsumersStagesLosesTheCursor) {
   const auto graph = Graph::source(range(0, 20)).then(Dispatch{}).then(failing_at(7));
   for (const int workers : {0, 1, 2}) {
     SCOPED_TRACE(workers);
@@ -156,7 +156,7 @@ TEST(PipelineFaults, OnlyAFailureThatPassedStagesOfTheConsumerLeavesNoCursor) {
   }
 }
 
-TEST(PipelineFaults, SoDoesAnItemThatCannotBeSent) {
+TEST(PipelineFaults, AnItemThatCannotBeSentFailsInItsPlace) {
   for (const int workers : {1, 2, 3}) {
     for (std::int64_t item = 0; item < 10; ++item) {
       SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
@@ -176,7 +176,7 @@ TEST(PipelineFaults, SoDoesAnItemThatCannotBeSent) {
   }
 }
 
-TEST(PipelineFaults, AFailureWhileAnEpochIsBegunComesFirst) {
+TEST(PipelineFaults, AFailureToBeginAnEpochComesFirst) {
   for (const int rank : {0, 1, 3}) {
     const Graph graph = pipeline(failing_at(-1), failing_at(-1));
     const auto options = hasty_workers(2);
@@ -205,7 +205,7 @@ TEST(PipelineFaults, AFailureWhileAnEpochIsBegunComesFirst) {
   }
 }
 
-TEST(PipelineFaults, SkippedItemsAreLeftOutAndCounted) {
+TEST(PipelineFaults, SkippedItemsAreCounted) {
   Map after = failing_at(4);
   after.on_error = OnError::skip;
   run_pipeline(pipeline(failing_at(-1), after), hasty_workers(2), [](Consumer& consumer) {
@@ -220,7 +220,7 @@ TEST(PipelineFaults, SkippedItemsAreLeftOutAndCounted) {
   });
 }
 
-TEST(PipelineFaults, AProcessThatIsKilledIsNamedSoon) {
+TEST(PipelineFaults, AKilledProcessIsNamedSoon) {
   for (const int killed : {1, 2, 3}) {
     const auto dies = [killed](int rank) {
       return mapped([killed, rank](std::int64_t i) {
@@ -253,7 +253,7 @@ TEST(PipelineFaults, AProcessThatIsKilledIsNamedSoon) {
   }
 }
 
-TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsNamed) {
+TEST(PipelineFaults, AProcessThatThrowsIsNamed) {
   const Graph graph = pipeline(failing_at(-1), failing_at(-1), 1000000);
   const auto options = hasty_workers(2);
   std::string message;
@@ -281,7 +281,7 @@ TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsNamed) {
   EXPECT_THAT(message, HasSubstr("process 2: no memory left"));
 }
 
-TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
+TEST(PipelineFaults, ATimeoutNamesTheProcessAndItsStage) {
   std::atomic<bool> is_reported{false};
   const Graph graph = pipeline(failing_at(-1), mapped([&](std::int64_t i) {
                                  while (i == 5 && !is_reported)
@@ -315,7 +315,7 @@ TEST(PipelineFaults, AConsumerThatLeavesEndsTheOthers) {
   });
 }
 
-TEST(PipelineFaults, AConsumerThatLeavesWithoutAWordEndsWorkersThatNeverWait) {
+TEST(PipelineFaults, AConsumerThatLeavesSilentlyEndsWorkersThatNeverWait) {
   const auto limit = Deadline::after(std::chrono::seconds(20));
   std::atomic<bool> goes_on{false};
   const Graph graph = Graph::source(range(0, std::int64_t{1} << 60)).then(testing::kept([&](std::int64_t i) {
@@ -336,7 +336,7 @@ TEST(PipelineFaults, AConsumerThatLeavesWithoutAWordEndsWorkersThatNeverWait) {
   EXPECT_FALSE(goes_on);
 }
 
-TEST(PipelineMemory, StaysTheSameOverManyEpochs) {
+TEST(PipelineMemory, IsConstantOverManyEpochs) {
   const Graph graph = Graph::source(range(0, 40))
                           .then(Map{[](const Item&) -> Item { return Tree(Tensor::zeros(dtypes::int64, {16384})); }})
                           .then(Dispatch{})

@@ -122,7 +122,7 @@ void expect_goes_on(const Graph& graph, const ProcessOptions& options, const Sav
   });
 }
 
-TEST(PipelineResume, GoesOnAtEveryItemWithAsManyWorkers) {
+TEST(PipelineResume, ResumesAtEveryItemWithAsManyWorkers) {
   for (const auto& graph : {one_to_one(), item_by_item(), with_memory(), zipped(), sharded(), early_end(), on_threads(),
                             divided_on_threads()}) {
     for (const int workers : {1, 2, 3}) {
@@ -133,7 +133,7 @@ TEST(PipelineResume, GoesOnAtEveryItemWithAsManyWorkers) {
   }
 }
 
-TEST(PipelineResume, GoesOnAtEveryRowOfPackedDocuments) {
+TEST(PipelineResume, ResumesAtEveryRowOfPackedDocuments) {
   for (const auto method : {Packing::cut, Packing::best_fit}) {
     for (const int workers : {0, 1, 3}) {
       for (const bool ordered : {false, true}) {
@@ -149,7 +149,7 @@ TEST(PipelineResume, GoesOnAtEveryRowOfPackedDocuments) {
   }
 }
 
-TEST(PipelineResume, GoesOnAtEveryItemWithOtherWorkersWhereStagesAreOneToOne) {
+TEST(PipelineResume, ResumesOneToOneStagesWithAnyNumberOfWorkers) {
   for (const auto& graph : {one_to_one(), sharded(), divided(), on_threads(), divided_on_threads()}) {
     const Saved saved = saved_at_every_item(graph, with_workers(3));
     EXPECT_EQ(saved.all.size(), static_cast<std::size_t>(num_items));
@@ -160,7 +160,7 @@ TEST(PipelineResume, GoesOnAtEveryItemWithOtherWorkersWhereStagesAreOneToOne) {
   }
 }
 
-TEST(PipelineResume, MakesNothingAgainWithOtherWorkersWhereTheSourceCanSeek) {
+TEST(PipelineResume, RemakesNoItemsIfTheSourceCanSeek) {
   constexpr std::int64_t many = 100'000, at = 99'000;
   for (const auto& graph_of : {divided, divided_on_threads}) {
     std::atomic<int> made{0};
@@ -224,7 +224,7 @@ void expect_refused(Consumer& consumer, const std::function<void()>& begin, cons
   }
 }
 
-TEST(PipelineResume, RefusesAStateAfterTheEnd) {
+TEST(PipelineResume, RejectsAStateAfterTheEnd) {
   const auto dealt_of = [](std::int64_t items) {
     return Graph::source(range(0, items)).then(Dispatch{}).then(mapped([](std::int64_t i) { return i; }));
   };
@@ -267,7 +267,7 @@ std::vector<Tree> with_each_integer(const Tree& tree, std::int64_t number) {
   return changed;
 }
 
-TEST(PipelineResume, RefusesCountsThatNoPipelineHas) {
+TEST(PipelineResume, RejectsImpossibleCounts) {
   for (const auto& graph : {one_to_one(), with_memory(), divided()}) {
     const Cursor cursor = saved_at_every_item(graph, with_workers(2)).cursors[5];
     run_pipeline(graph, with_workers(2), [&](Consumer& consumer) {
@@ -288,7 +288,7 @@ TEST(PipelineResume, RefusesCountsThatNoPipelineHas) {
   }
 }
 
-TEST(PipelineResume, TakesALimitOfAnySize) {
+TEST(PipelineResume, AcceptsALimitOfAnySize) {
   run_pipeline(one_to_one(), with_workers(2), [](Consumer& consumer) {
     consumer.reset(0);
     EXPECT_EQ(take_from(consumer, 1).size(), 1u);
@@ -297,7 +297,7 @@ TEST(PipelineResume, TakesALimitOfAnySize) {
   });
 }
 
-TEST(PipelineResume, SavesSoSeldomThatItTakesLittleOfTheTime) {
+TEST(PipelineResume, SavingTakesASmallFractionOfTheTime) {
   using std::chrono::microseconds;
   using std::chrono::milliseconds;
   const auto begin = Clock::now();
@@ -313,7 +313,7 @@ TEST(PipelineResume, SavesSoSeldomThatItTakesLittleOfTheTime) {
   EXPECT_TRUE(pace.is_due(21, begin + milliseconds(1010)));
 }
 
-TEST(PipelineResume, SavesAfterAsManyItemsAsAreAskedFor) {
+TEST(PipelineResume, SavesAtTheRequestedInterval) {
   SnapshotPace pace(50, 20);
   EXPECT_FALSE(pace.is_due(69, Clock::now() + std::chrono::hours(1)));
   EXPECT_TRUE(pace.is_due(70, Clock::now()) && pace.is_every(70));
@@ -322,7 +322,7 @@ TEST(PipelineResume, SavesAfterAsManyItemsAsAreAskedFor) {
   EXPECT_TRUE(pace.is_every(120));
 }
 
-TEST(PipelineResume, AStateTakesMakingAgainNoMoreItemsThanAreAskedFor) {
+TEST(PipelineResume, RemakesNoMoreItemsThanTheSaveInterval) {
   auto options = with_workers(2);
   options.snapshot_every = 100;
   const Graph graph = Graph::source(range(0, 30000)).then(Dispatch{}).then(kept([](auto i) { return i % 3 == 0; }));
@@ -338,7 +338,7 @@ TEST(PipelineResume, AStateTakesMakingAgainNoMoreItemsThanAreAskedFor) {
   });
 }
 
-TEST(PipelineResume, GoesOnFromAnyItemHoweverOftenItSaves) {
+TEST(PipelineResume, ResumesAtAnyItemForAnySaveInterval) {
   for (const std::int64_t every : {1, 3, 1000}) {
     auto options = with_workers(2);
     options.snapshot_every = every;
@@ -348,7 +348,7 @@ TEST(PipelineResume, GoesOnFromAnyItemHoweverOftenItSaves) {
   }
 }
 
-TEST(PipelineResume, AStateOfAMillionItemsInABufferTakesFiveMegabytesAtMost) {
+TEST(PipelineResume, AStateOfAMillionBufferedItemsIsAtMostFiveMegabytes) {
   const Graph graph = Graph::source(range(0, 3'000'000)).then(Shuffle{.buffer = 1'000'000}).then(Dispatch{});
   run_pipeline(graph, with_workers(1), [&](Consumer& consumer) {
     consumer.reset(0);
@@ -357,7 +357,7 @@ TEST(PipelineResume, AStateOfAMillionItemsInABufferTakesFiveMegabytesAtMost) {
   });
 }
 
-TEST(PipelineResume, GoesOnWhereStagesRunInTheConsumer) {
+TEST(PipelineResume, ResumesIfStagesRunInTheConsumer) {
   const auto options = with_workers(2, true);
   expect_goes_on(with_memory(), options, saved_at_every_item(with_memory(), options));
   for (const Graph& graph : {forked(), with_memory().then(Prefetch{.depth = 2}), forked().then(Prefetch{.depth = 2})}) {
@@ -365,7 +365,7 @@ TEST(PipelineResume, GoesOnWhereStagesRunInTheConsumer) {
   }
 }
 
-TEST(PipelineResume, RefusesOtherWorkersWhereStagesAreNotOneToOne) {
+TEST(PipelineResume, RejectsAnotherNumberOfWorkersUnlessOneToOne) {
   const Saved saved = saved_at_every_item(with_memory(), with_workers(3));
   run_pipeline(with_memory(), with_workers(2), [&](Consumer& consumer) {
     try {
@@ -379,7 +379,7 @@ TEST(PipelineResume, RefusesOtherWorkersWhereStagesAreNotOneToOne) {
   });
 }
 
-TEST(PipelineResume, RefusesTheCursorOfSomethingElse) {
+TEST(PipelineResume, RejectsForeignCursors) {
   const Saved saved = saved_at_every_item(one_to_one(), with_workers(2));
   run_pipeline(one_to_one(), with_workers(2), [&](Consumer& consumer) {
     for (const Tree& bad : {Tree(3), Tree::dict({}), Tree::dict({{"epoch", 2}, {"stages", Tree::dict({})}})}) {
@@ -391,7 +391,7 @@ TEST(PipelineResume, RefusesTheCursorOfSomethingElse) {
   });
 }
 
-TEST(PipelineResume, SavesLittleHoweverMuchHasBeenGiven) {
+TEST(PipelineResume, StateSizeIsIndependentOfThePosition) {
   const Graph graph =
       Graph::source(range(0, 200000)).then(Dispatch{}).then(kept([](std::int64_t i) { return i % 1000 == 0; }));
   run_pipeline(graph, with_workers(2), [&](Consumer& consumer) {

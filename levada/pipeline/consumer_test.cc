@@ -56,7 +56,7 @@ void with_all_windows(const Check& check) {
   }
 }
 
-TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesAreOneToOne) {
+TEST(PipelineProcesses, KeepTheOrderOfASingleProcessIfStagesAreOneToOne) {
   with_all_windows([](const Window& window, std::int64_t count, Over over) {
     const Graph graph = doubled(count);
     run_pipeline(
@@ -87,7 +87,7 @@ std::vector<Graph> on_threads(std::int64_t count) {
           first_numbers(count).then(Shard{}).then(some_wait).then(one_more)};
 }
 
-TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesAreOneToOneOnThreads) {
+TEST(PipelineProcesses, KeepTheOrderOfASingleProcessIfOneToOneStagesUseThreads) {
   with_all_windows([](const Window& window, std::int64_t count, Over over) {
     for (const Graph& graph : on_threads(count)) {
       run_pipeline(
@@ -122,7 +122,7 @@ TEST(PipelineProcesses, ReturnTheItemsOfThreadsBeforeTheSourceHasMore) {
   }
 }
 
-TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
+TEST(PipelineProcesses, KeepTheOrderOfASingleProcessIfStagesDropOrAddItems) {
   with_all_windows([](const Window& window, std::int64_t count, Over over) {
     const Graph graph = first_numbers(count)
                             .then(Dispatch{})
@@ -139,7 +139,7 @@ TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
   });
 }
 
-TEST(PipelineProcesses, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
+TEST(PipelineProcesses, KeepTheSameOrderEveryTimeIfWorkersShuffleAndBatch) {
   const Graph graph = first_numbers(101).then(Dispatch{}).then(Shuffle{.buffer = 10}).then(Batch{.size = 3});
   const auto items = [&](int workers, std::int64_t prefetch, Over over) {
     std::vector<Tree> all;
@@ -164,7 +164,7 @@ TEST(PipelineProcesses, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
   }
 }
 
-TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAskedFor) {
+TEST(PipelineProcesses, KeepTheOrderOfASingleProcessOnRequestForAnyStages) {
   const Graph graph = first_numbers(101)
                           .then(Dispatch{})
                           .then(kept([](std::int64_t i) { return i % 3 != 1; }))
@@ -180,7 +180,7 @@ TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIs
   }
 }
 
-TEST(PipelineProcesses, DrawAsASingleProcessDoesWhereOrderedItemsAreNotDispatched) {
+TEST(PipelineProcesses, DrawLikeASingleProcessIfOrderedWithoutADispatch) {
   const Graph shuffled = first_numbers(101).then(Shuffle{.buffer = 30});
   const auto divided = [](std::int64_t begin) {
     return Graph::source(range(begin, begin + 60)).then(Shard{}).then(Shuffle{.buffer = 10});
@@ -208,7 +208,7 @@ TEST(PipelineProcesses, DrawAsASingleProcessDoesWhereOrderedItemsAreNotDispatche
   }
 }
 
-TEST(PipelineProcesses, DivideWhatNobodyDispatches) {
+TEST(PipelineProcesses, DivideItemsWithoutADispatch) {
   const Graph graph = first_numbers(101).then(Shard{}).then(mapped([](std::int64_t i) { return i + 1; }));
   for (const int workers : {1, 2, 3}) {
     run_pipeline(graph, options_of({workers, 10}), [&](Consumer& consumer) {
@@ -218,7 +218,7 @@ TEST(PipelineProcesses, DivideWhatNobodyDispatches) {
   }
 }
 
-TEST(PipelineProcesses, DropWhatIsUnderWayOfAnEarlierEpoch) {
+TEST(PipelineProcesses, DropPendingItemsOfAnEarlierEpoch) {
   for (const Over over : {Over::inproc, Over::shm}) {
     const Graph graph = doubled(1000);
     run_pipeline(
@@ -235,7 +235,7 @@ TEST(PipelineProcesses, DropWhatIsUnderWayOfAnEarlierEpoch) {
   }
 }
 
-TEST(PipelineProcesses, GiveNothingWhilePausedAndMakeNothing) {
+TEST(PipelineProcesses, YieldAndMakeNothingWhilePaused) {
   std::atomic<std::int64_t> made{0};
   const Graph graph = first_numbers(100000).then(Dispatch{}).then(mapped([&](std::int64_t i) {
     ++made;
@@ -259,7 +259,7 @@ TEST(PipelineProcesses, GiveNothingWhilePausedAndMakeNothing) {
   });
 }
 
-TEST(PipelineProcesses, LetAPrefetchMakeNothingWhilePaused) {
+TEST(PipelineProcesses, StopPrefetchesWhilePaused) {
   std::atomic<std::int64_t> made{0};
   const auto counted = mapped([&](std::int64_t i) {
     ++made;
@@ -285,7 +285,7 @@ TEST(PipelineProcesses, LetAPrefetchMakeNothingWhilePaused) {
   }
 }
 
-TEST(PipelineProcesses, GoOnAfterAPauseThatWasInterrupted) {
+TEST(PipelineProcesses, ResumeAfterAnInterruptedPause) {
   struct Enough {};
   const Graph graph = first_numbers(1000).then(Dispatch{}).then(mapped([](std::int64_t i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
@@ -333,7 +333,7 @@ TEST(PipelineProcesses, DoNotCountAPauseAsWaiting) {
   });
 }
 
-TEST(PipelineProcesses, StopAtALimitAndGoOn) {
+TEST(PipelineProcesses, StopAtALimitAndResume) {
   for (const int workers : {0, 1, 2, 3}) {
     for (const bool batched : {false, true}) {
       Graph graph = doubled(50);
@@ -382,7 +382,7 @@ TEST(PipelineProcesses, ReceiveCommandsWhileTheirStagesProduceNothing) {
   }
 }
 
-TEST(PipelineProcesses, AConsumerIsPolledWhileItWaits) {
+TEST(PipelineProcesses, PollWhileTheConsumerWaits) {
   struct Enough {};
   for (const Graph& graph : fruitless()) {
     Process process = testing::process_of(nullptr, graph, {});
@@ -393,7 +393,7 @@ TEST(PipelineProcesses, AConsumerIsPolledWhileItWaits) {
   }
 }
 
-TEST(PipelineProcesses, EndInTheMiddleOfAnything) {
+TEST(PipelineProcesses, EndAtAnyTime) {
   for (const Over over : {Over::inproc, Over::shm}) {
     for (const std::size_t taken : {0, 1, 10}) {
       run_pipeline(
@@ -407,7 +407,7 @@ TEST(PipelineProcesses, EndInTheMiddleOfAnything) {
   }
 }
 
-TEST(PipelineProcesses, GoThroughTenThousandEpochsOfNothing) {
+TEST(PipelineProcesses, RunTenThousandEmptyEpochs) {
   run_pipeline(doubled(0), options_of({2, 10}), [](Consumer& consumer) {
     for (int epoch = 0; epoch < 10000; ++epoch) {
       consumer.reset(epoch);
@@ -416,7 +416,7 @@ TEST(PipelineProcesses, GoThroughTenThousandEpochsOfNothing) {
   });
 }
 
-TEST(PipelineProcesses, CarryTensorsThatWhoeverGetsThemMayWriteTo) {
+TEST(PipelineProcesses, YieldWritableTensors) {
   const auto tensor_of = [](std::int64_t i, std::int64_t words) {
     Tensor tensor = Tensor::empty(dtypes::int64, {words});
     std::ranges::fill(tensor.mutable_as<std::int64_t>(), i);

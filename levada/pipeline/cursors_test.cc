@@ -68,7 +68,7 @@ BucketBatch buckets(std::optional<std::int64_t> size, std::optional<std::int64_t
   return {length, {5, 10, 20}, size, max_tokens, drop_last};
 }
 
-TEST(Cursors, GoOnInEveryStage) {
+TEST(Cursors, ResumeInEveryStage) {
   for (const std::int64_t size : {0, 1, 2, 101}) {
     const auto source = first_numbers(size);
     expect_resumable(source);
@@ -170,7 +170,7 @@ class AnyGraph {
   std::mt19937_64 random_;
 };
 
-TEST(Cursors, GoOnInAHundredGraphs) {
+TEST(Cursors, ResumeInAHundredRandomGraphs) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const auto graph = AnyGraph(seed).make();
     const auto all = items_of(graph);
@@ -181,7 +181,7 @@ TEST(Cursors, GoOnInAHundredGraphs) {
   }
 }
 
-TEST(Cursors, AFailureComesAtEveryItemOfManyGraphs) {
+TEST(Cursors, FailuresSurfaceAtTheirItemsInManyGraphs) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     auto calls = std::make_shared<std::int64_t>(0);
     const auto fails_at = std::make_shared<std::int64_t>(-1);
@@ -206,7 +206,7 @@ TEST(Cursors, AFailureComesAtEveryItemOfManyGraphs) {
   }
 }
 
-TEST(Cursors, AreSmallAndNoDeeperForALongerGraph) {
+TEST(Cursors, AreSmallAndFlatForLongGraphs) {
   auto graph = first_numbers(1000000);
   for (int i = 0; i < 100; ++i) graph = graph.then(mapped([](auto n) { return n; }));
   Opened opened(graph.then(Shuffle{1000}));
@@ -214,7 +214,7 @@ TEST(Cursors, AreSmallAndNoDeeperForALongerGraph) {
   EXPECT_LT(encode_tree(opened.iterator().save()).size(), 40000u);
 }
 
-TEST(Cursors, OfAShuffleHoldsNoItems) {
+TEST(Cursors, OfAShuffleHoldNoItems) {
   const auto large = [](const Item& item) -> Item {
     return Tree(std::string(10000, static_cast<char>('a' + number_in(item) % 26)));
   };
@@ -223,7 +223,7 @@ TEST(Cursors, OfAShuffleHoldsNoItems) {
   EXPECT_LT(encode_tree(opened.iterator().save()).size(), 3000u);
 }
 
-TEST(Cursors, OfAPackHoldsNoDocuments) {
+TEST(Cursors, OfAPackHoldNoDocuments) {
   const auto large = [](const Item& item) -> Item { return Tensor::zeros(dtypes::int64, {number_in(item) % 900}); };
   for (const auto method : {Packing::cut, Packing::best_fit}) {
     Opened opened(first_numbers(10000).then(Map{large}).then(Pack{.sequence = 1000, .method = method, .buffer = 100}));
@@ -232,7 +232,7 @@ TEST(Cursors, OfAPackHoldsNoDocuments) {
   }
 }
 
-TEST(Cursors, FailedItemsAreNotGivenAgain) {
+TEST(Cursors, DoNotRepeatFailedItems) {
   const auto graph =
       first_numbers(10).then(mapped([](auto i) { return i == 4 ? throw std::runtime_error("bad") : i; }));
   Opened opened(graph);
@@ -242,7 +242,7 @@ TEST(Cursors, FailedItemsAreNotGivenAgain) {
   EXPECT_THAT(again.numbers(), ::testing::ElementsAre(5, 6, 7, 8, 9));
 }
 
-TEST(Cursors, OfSomethingElseAreRefused) {
+TEST(Cursors, OfAnotherGraphAreRejected) {
   const auto graph = first_numbers(10).then(Shuffle{3}).then(Batch{2});
   const auto refuses = [&](const Cursor& cursor) {
     EXPECT_THROW(Opened(graph).iterator().restore(cursor), InvalidArgument);
@@ -255,7 +255,7 @@ TEST(Cursors, OfSomethingElseAreRefused) {
   refuses(Opened(first_numbers(10).then(Shuffle{30}).then(Batch{2}).then(Batch{2})).iterator().save());
 }
 
-TEST(Cursors, OfAPackGoOnWithDocumentsOfTheSameLengthsOnly) {
+TEST(Cursors, OfAPackRequireDocumentsOfTheSameLengths) {
   const auto documents = [](std::int64_t length) {
     return Graph::source(trees(std::vector<Tree>(20, Tree(Tensor::zeros(dtypes::int64, {length})))));
   };
@@ -312,7 +312,7 @@ void expect_lies_found_out(const Graph& graph, const Cursor& cursor) {
   }
 }
 
-TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
+TEST(Cursors, AreRejectedOrEndIfChanged) {
   const auto branches = first_numbers(40).then(Shuffle{3}).then(several(3)).fork(2, 5);
   const auto graph = Graph::join(Zip{}, {branches[0].then(Prefetch{2}), branches[1].then(Batch{1}).then(Unbatch{})})
                          .then(Batch{2})
@@ -322,7 +322,7 @@ TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
   expect_lies_found_out(graph, opened.iterator().save());
 }
 
-TEST(Cursors, OfPacksMayLieAndAreFoundOutOrEnd) {
+TEST(Cursors, OfPacksAreRejectedOrEndIfChanged) {
   for (const auto& pack : some_packs()) {
     const auto graph = first_numbers(40).then(as_document()).then(pack);
     for (const std::size_t items : {1, 3}) {

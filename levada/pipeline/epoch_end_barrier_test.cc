@@ -63,7 +63,7 @@ void receive_from(EndTree& tree, int from, const Lookahead& reported) {
   FAIL() << "rank " << from << " tells this one nothing";
 }
 
-TEST(EndTree, KnowsOnceAllHaveSaid) {
+TEST(EndTree, KnowsTheOutcomeOnceAllRanksHaveReported) {
   EndTree tree(0, 3);
   EXPECT_FALSE(tree.outcome(0));
   tree.report({.until = 5});
@@ -78,7 +78,7 @@ TEST(EndTree, KnowsOnceAllHaveSaid) {
   EXPECT_EQ(tree.outcome(3)->kind, Kind::ended);
 }
 
-TEST(EndTree, AFailureGoesBeforeAnEndAndTheLowestRanksBeforeOthers) {
+TEST(EndTree, AFailurePrecedesAnEndAndLowerRanksPrecedeHigherOnes) {
   EndTree tree(0, 4);
   tree.report({.until = 3, .kind = Kind::ended});
   receive_from(tree, 1, {4, Kind::failed, 1, Failure{.message = "later"}});
@@ -91,7 +91,7 @@ TEST(EndTree, AFailureGoesBeforeAnEndAndTheLowestRanksBeforeOthers) {
   EXPECT_EQ(outcome->failure->message, "first");
 }
 
-TEST(EndTree, RefusesWhatTakesBackWhatWasSaid) {
+TEST(EndTree, RejectsContradictoryReports) {
   EndTree tree(0, 1);
   tree.report({.until = 5});
   EXPECT_THROW(tree.report({.until = 4}), CorruptMessage);
@@ -139,7 +139,7 @@ class Forest {
   std::vector<int> sent_, received_;
 };
 
-TEST(EndTree, TakesFewMessagesABunchHoweverManyRanksThereAre) {
+TEST(EndTree, MessagesPerBunchGrowLogarithmically) {
   constexpr int ranks = 1024, bunches = 10;
   Forest forest(ranks, EndTree::group_size);
   std::mt19937 random(1);
@@ -158,7 +158,7 @@ TEST(EndTree, TakesFewMessagesABunchHoweverManyRanksThereAre) {
   EXPECT_LE(forest.max_received(), bunches * (3 * 15 + 1));
 }
 
-TEST(EndTree, AllRanksComeToTheSameEndWhateverTheGroups) {
+TEST(EndTree, AllRanksFindTheSameEndForAnyGroupSize) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     const int ranks = 1 + static_cast<int>(random() % 40);
@@ -197,7 +197,7 @@ TEST(EndTree, AllRanksComeToTheSameEndWhateverTheGroups) {
   }
 }
 
-TEST(EpochEndBarrier, IsTheSameWhereGroupsTellEachOther) {
+TEST(EpochEndBarrier, AgreesAcrossSeveralGroups) {
   constexpr int ranks = 18;
   const auto engines = inproc::make_group(ranks);
   std::vector<std::thread> threads;
@@ -263,7 +263,7 @@ class CountingEngine final : public Engine {
   Counts& counts_;
 };
 
-TEST(EpochEndBarrier, TakesMessagesInProportionToTheLogarithmOfTheRanks) {
+TEST(EpochEndBarrier, MessagesPerRankGrowLogarithmically) {
   constexpr int bunches = 10, bunch = 16;
 #if defined(__SANITIZE_THREAD__)
   const std::vector sizes = {16, 64};  // the sanitizer supports fewer threads
@@ -288,7 +288,7 @@ TEST(EpochEndBarrier, TakesMessagesInProportionToTheLogarithmOfTheRanks) {
   }
 }
 
-TEST(EpochEndBarrier, EndsAllRanksWithTheShortest) {
+TEST(EpochEndBarrier, EndsAllRanksWithTheShortestOne) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
     const std::vector<std::int64_t> items = {7, 5, 300};
     EpochEndBarrier barrier(engine, {});
@@ -297,7 +297,7 @@ TEST(EpochEndBarrier, EndsAllRanksWithTheShortest) {
   });
 }
 
-TEST(EpochEndBarrier, IsTheSameHoweverManyItemsRanksLookAhead) {
+TEST(EpochEndBarrier, IsIndependentOfTheLookahead) {
   for (const std::int64_t bunch : {2, 7, 64, 1000}) {
     on_threads_and_processes(3, [bunch](const std::shared_ptr<Engine>& engine) {
       const int rank = engine->info().rank;
@@ -308,7 +308,7 @@ TEST(EpochEndBarrier, IsTheSameHoweverManyItemsRanksLookAhead) {
   }
 }
 
-TEST(EpochEndBarrier, HoldsForRanksThatBeginAtDifferentItems) {
+TEST(EpochEndBarrier, AllowsRanksToBeginAtDifferentItems) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     EpochEndBarrier barrier(engine, {});
@@ -316,14 +316,14 @@ TEST(EpochEndBarrier, HoldsForRanksThatBeginAtDifferentItems) {
   });
 }
 
-TEST(EpochEndBarrier, IsWithOneselfWhereThereIsOneRank) {
+TEST(EpochEndBarrier, WorksWithASingleRank) {
   on_threads_and_processes(1, [](const std::shared_ptr<Engine>& engine) {
     EpochEndBarrier barrier(engine, {});
     require(go_through(barrier, 4, false).item == 4, "not at 4");
   });
 }
 
-TEST(EpochEndBarrier, FailsAllRanksWithTheOneThatFails) {
+TEST(EpochEndBarrier, FailsAllRanksIfOneFails) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
     EpochEndBarrier barrier(engine, {});
     const Ending end = go_through(barrier, engine->info().rank == 2 ? 3 : 100, engine->info().rank == 2, 2);
@@ -333,7 +333,7 @@ TEST(EpochEndBarrier, FailsAllRanksWithTheOneThatFails) {
   });
 }
 
-TEST(EpochEndBarrier, IsOnTheLowestOfTheRanksThatFailAtOneItem) {
+TEST(EpochEndBarrier, ReportsTheLowestRankThatFailsAtAnItem) {
   on_threads_and_processes(4, [](const std::shared_ptr<Engine>& engine) {
     EpochEndBarrier barrier(engine, {});
     const Ending end = go_through(barrier, 2, engine->info().rank % 2 == 1);
@@ -342,7 +342,7 @@ TEST(EpochEndBarrier, IsOnTheLowestOfTheRanksThatFailAtOneItem) {
   });
 }
 
-TEST(EpochEndBarrier, HoldsForOneEpochAfterTheOther) {
+TEST(EpochEndBarrier, WorksEpochAfterEpoch) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     for (std::int64_t epoch = 0; epoch < 500; ++epoch) {
       EpochEndBarrier barrier(engine, {});
@@ -353,7 +353,7 @@ TEST(EpochEndBarrier, HoldsForOneEpochAfterTheOther) {
   });
 }
 
-TEST(EpochEndBarrier, NamesTheRankThatLeftTheEpochAndTheExceptionItHasPostedSince) {
+TEST(EpochEndBarrier, NamesARankThatLeftAndItsPostedException) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const std::string_view last = "the test";
     std::string error = "(none)";
@@ -377,7 +377,7 @@ TEST(EpochEndBarrier, NamesTheRankThatLeftTheEpochAndTheExceptionItHasPostedSinc
   });
 }
 
-TEST(EpochEndBarrier, SaysWhomItWaitedForInVain) {
+TEST(EpochEndBarrier, TimeoutNamesTheAwaitedRank) {
   const auto engines = inproc::make_group(2);
   EpochEndBarrier barrier(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
   engines[1]->post(Status::make("reading", 5, -1, "corpus.jsonl"));
@@ -391,7 +391,7 @@ TEST(EpochEndBarrier, SaysWhomItWaitedForInVain) {
   }
 }
 
-TEST(EpochEndBarrier, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
+TEST(EpochEndBarrier, PrintsAReminderOfALongWait) {
   const auto engines = inproc::make_group(2);
   EpochEndBarrier barrier(engines[0], {.stage = "meet",
                                        .timeout = std::chrono::seconds(3),
@@ -405,7 +405,7 @@ TEST(EpochEndBarrier, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
   EXPECT_THAT(text, HasSubstr(" in meet for step 7 from rank 1; rank 1: has posted nothing; still waiting\n"));
 }
 
-TEST(EpochEndBarrier, GivesNoItemThatOthersHaveNotBeenToldOf) {
+TEST(EpochEndBarrier, ReturnsAnOutcomeOnlyOnceItsOwnReportIsSent) {
   const auto engines = inproc::make_group(2);
   struct Interrupted {};
   bool may_wait = false;
@@ -429,7 +429,7 @@ TEST(EpochEndBarrier, GivesNoItemThatOthersHaveNotBeenToldOf) {
   EXPECT_EQ(ahead.await(item).kind, Kind::there);
 }
 
-TEST(EpochEndBarrier, NamesTheRankThatTakesNoReports) {
+TEST(EpochEndBarrier, NamesARankThatDoesNotReceiveReports) {
   const auto engines = inproc::make_group(3);
   const EpochEndBarrierOptions options{.stage = "meet", .timeout = std::chrono::milliseconds(200)};
   EpochEndBarrier ahead(engines[0], options), beside(engines[1], options), hung(engines[2], options);
@@ -448,7 +448,7 @@ TEST(EpochEndBarrier, NamesTheRankThatTakesNoReports) {
   EXPECT_THAT(text, AllOf(StartsWith("rank 0 waited "), HasSubstr(" from rank 2; rank 2: ")));
 }
 
-TEST(EpochEndBarrier, LetsItsCallerEndAWait) {
+TEST(EpochEndBarrier, PollCanEndAWait) {
   const auto engines = inproc::make_group(2);
   struct Interrupted {};
   EpochEndBarrier barrier(engines[0], {.poll = [] { throw Interrupted{}; }});
@@ -456,7 +456,7 @@ TEST(EpochEndBarrier, LetsItsCallerEndAWait) {
   EXPECT_THROW(barrier.await(0), Interrupted);
 }
 
-TEST(EpochEndBarrier, FindsALostRank) {
+TEST(EpochEndBarrier, DetectsALostRank) {
   const auto engines = inproc::make_group(2);
   EpochEndBarrier first(engines[0], {}), second(engines[1], {});
   first.report({.until = 1});
@@ -466,7 +466,7 @@ TEST(EpochEndBarrier, FindsALostRank) {
   EXPECT_THROW(first.report({.until = 2}), PeerLost);
 }
 
-TEST(EpochEndBarrier, FindsAKilledProcessSoon) {
+TEST(EpochEndBarrier, DetectsAKilledProcessSoon) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     EpochEndBarrier barrier(engine, {});
     barrier.report({.until = 1});
@@ -486,7 +486,7 @@ TEST(EpochEndBarrier, FindsAKilledProcessSoon) {
   EXPECT_THAT(error, HasSubstr("rank 1 was lost"));
 }
 
-TEST(Lookahead, CrossesAsBytesAndLiesAreFound) {
+TEST(Lookahead, SurvivesEncodingAndRejectsInvalidBytes) {
   const Failure failure{.stage = "map", .item = 3, .message = "no"};
   for (const Lookahead& lookahead :
        {Lookahead{.until = 5}, Lookahead{.until = 6, .kind = Kind::ended}, Lookahead{7, Kind::failed, 2, failure}}) {

@@ -7,7 +7,7 @@
 namespace levada::pipeline {
 namespace {
 
-TEST(Failure, SaysStageItemProcessAndCauseThenTheTraceback) {
+TEST(Failure, PrintsStageItemProcessCauseAndTraceback) {
   const Failure failure{.stage = "map",
                         .process = "worker 1 (process 4242)",
                         .item = 17,
@@ -17,20 +17,20 @@ TEST(Failure, SaysStageItemProcessAndCauseThenTheTraceback) {
             "stage map, item 17, in worker 1 (process 4242): division by zero\n  File \"train.py\", line 3");
 }
 
-TEST(Failure, LeavesOutWhatThereIsNone) {
+TEST(Failure, OmitsMissingParts) {
   EXPECT_EQ(describe({.process = "worker 1 (process 4242)", .message = "no module named x"}),
             "in worker 1 (process 4242): no module named x");
   EXPECT_EQ(describe({.message = "it ended"}), "it ended");
 }
 
-TEST(Failure, IsAnErrorOfItsKind) {
+TEST(Failure, HasTheKindOfItsError) {
   const StageFailed error({.stage = "map", .kind = ErrorKind::unsupported, .message = "no"});
   EXPECT_EQ(error.kind(), ErrorKind::unsupported);
   EXPECT_STREQ(error.what(), "stage map, item 0: no");
   EXPECT_EQ(error.failure().stage, "map");
 }
 
-TEST(Failure, CrossesAsBytes) {
+TEST(Failure, SurvivesEncoding) {
   const Failure failure{.stage = "map",
                         .process = "worker 1",
                         .item = 17,
@@ -45,7 +45,7 @@ TEST(Failure, CrossesAsBytes) {
   }
 }
 
-TEST(Failure, OfAnErrorThatThereIsNotIsRefused) {
+TEST(Failure, RejectsAnUnknownKind) {
   for (const int kind : {0, 8, 255}) {
     const Bytes bytes = encode(Failure{.kind = static_cast<ErrorKind>(kind)});
     EXPECT_THROW(decode<Failure>(bytes), CorruptMessage) << kind;

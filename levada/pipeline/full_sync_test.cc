@@ -65,7 +65,7 @@ Map failing(int rank, std::int64_t at, const std::shared_ptr<Engine>& engine) {
   }};
 }
 
-TEST(FullSync, StopsAllRanksAtTheEndOfTheShortest) {
+TEST(FullSync, StopsAllRanksWithTheShortestOne) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(23).then(Shard{}).then(FullSync{}), engine);
     require(rank.numbers().size() == 11, "23 items in two parts are 11 each, and one left");
@@ -80,7 +80,7 @@ TEST(FullSync, IsTheIdentityForASingleRank) {
   });
 }
 
-TEST(FullSync, MakesAFailureOfOneRankThatOfAll) {
+TEST(FullSync, FailsAllRanksIfOneFails) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(engine->info().rank == 2 ? 5 : 50).then(failing(1, 3, engine)).then(FullSync{}), engine);
     const auto before = rank.numbers(3);
@@ -94,7 +94,7 @@ TEST(FullSync, MakesAFailureOfOneRankThatOfAll) {
   });
 }
 
-TEST(FullSync, MakesAFailureToOpenThatOfAll) {
+TEST(FullSync, FailsAllRanksIfOneCannotOpen) {
   class Broken final : public ItemSource {
    public:
     std::string describe() const override { return "broken"; }
@@ -109,7 +109,7 @@ TEST(FullSync, MakesAFailureToOpenThatOfAll) {
   });
 }
 
-TEST(FullSync, IsAFailureWhereOneFailsAndAnotherEnds) {
+TEST(FullSync, FailsIfOneRankFailsAndAnotherEnds) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(engine->info().rank == 0 ? 3 : 9).then(failing(1, 3, engine)).then(FullSync{}), engine);
     require(rank.numbers(3).size() == 3, "items before the failure are missing");
@@ -117,7 +117,7 @@ TEST(FullSync, IsAFailureWhereOneFailsAndAnotherEnds) {
   });
 }
 
-TEST(FullSync, GoesOnWhereItWasSaved) {
+TEST(FullSync, ResumesAtItsCursor) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const Graph graph =
         first_numbers(13).then(Shuffle{.buffer = 4}).then(Shard{}).then(FullSync{}).then(Batch{1}).then(Unbatch{});
@@ -135,14 +135,14 @@ TEST(FullSync, GoesOnWhereItWasSaved) {
   });
 }
 
-TEST(FullSync, BeginsAnewWithEachPassOfARepeat) {
+TEST(FullSync, RestartsInEachPassOfARepeat) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(5).then(Shard{}).then(FullSync{}).then(Repeat{3}), engine);
     require(rank.numbers().size() == 6, "two items in each of three passes");
   });
 }
 
-TEST(FullSync, HasToldOfItemsBeforeItIsAskedForThem) {
+TEST(FullSync, ReportsItemsBeforeTheyAreRequested) {
   struct Enough {};
   std::barrier meet(2);
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
@@ -162,7 +162,7 @@ TEST(FullSync, HasToldOfItemsBeforeItIsAskedForThem) {
   });
 }
 
-TEST(FullSync, GoesOnFromStatesThatLieDifferentlyFarBack) {
+TEST(FullSync, ResumesFromCursorsAtDifferentPositions) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const int number = engine->info().rank;
     const Graph graph = first_numbers(40 + number).then(FullSync{});
@@ -192,7 +192,7 @@ void expect_to_let_go_of(const Graph& ahead) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));
 }
 
-TEST(FullSync, LetsGoOfAPrefetchThatIsNoLongerWanted) {
+TEST(FullSync, ReleasesAPrefetchThatIsNoLongerNeeded) {
   const Graph synced = first_numbers(9).then(FullSync{});
   expect_to_let_go_of(synced.then(Prefetch{8}));
   const auto branches = synced.fork(2);
@@ -220,7 +220,7 @@ void run_job(const std::function<Graph(int rank)>& graph_of,
   other.join();
 }
 
-TEST(FullSync, StopsRanksWithWorkersTogetherEpochAfterEpoch) {
+TEST(FullSync, StopsRanksWithWorkersTogetherInEveryEpoch) {
   const auto graph_of = [](int) {
     return first_numbers(23)
         .then(Shuffle{.buffer = 5})
@@ -245,7 +245,7 @@ TEST(FullSync, StopsRanksWithWorkersTogetherEpochAfterEpoch) {
   }
 }
 
-TEST(FullSync, GoesOnWithWorkersInTheMiddleOfAnEpoch) {
+TEST(FullSync, ResumesWithWorkersMidEpoch) {
   const auto graph_of = [](int) {
     return first_numbers(23).then(Shard{}).then(Dispatch{}).then(testing::same()).then(FullSync{});
   };
@@ -263,7 +263,7 @@ TEST(FullSync, GoesOnWithWorkersInTheMiddleOfAnEpoch) {
   });
 }
 
-TEST(FullSync, MakesAFailureInAWorkerOfOneRankThatOfAll) {
+TEST(FullSync, FailsAllRanksIfAWorkerOfOneFails) {
   const auto graph_of = [](int rank) {
     const Map broken{[rank](Item item) {
       if (rank == 1 && std::get<Tree>(item) == Tree(std::int64_t{7})) throw SourceError("cannot decode");

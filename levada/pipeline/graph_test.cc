@@ -22,7 +22,7 @@ std::vector<std::string> names(const Graph& graph) {
   return names;
 }
 
-TEST(Graph, NamesStagesByWhatTheyDoAndNumbersThem) {
+TEST(Graph, NamesStagesAfterTheirOperationAndNumbersThem) {
   const Graph graph = numbers().then(same()).then(Batch{4}, "four").then(same()).then(same());
   EXPECT_THAT(names(graph), ElementsAre("source", "map", "four", "map_2", "map_3"));
   EXPECT_EQ(graph.find("map_2"), 3);
@@ -30,7 +30,7 @@ TEST(Graph, NamesStagesByWhatTheyDoAndNumbersThem) {
   EXPECT_THAT(graph.stages()[3].inputs, ElementsAre(2));
 }
 
-TEST(Graph, IsAValueThatBuildingOnItLeavesAsItIs) {
+TEST(Graph, IsUnchangedByBuildingOnIt) {
   const Graph graph = numbers();
   const Graph longer = graph.then(same());
   EXPECT_EQ(graph.stages().size(), 1);
@@ -47,17 +47,17 @@ TEST(Graph, JoinsBranchesOfOneForkIntoOneGraph) {
   EXPECT_EQ(std::get<Branch>(graph.stages()[5].operation).index, 1);
 }
 
-TEST(Graph, NumbersEqualNamesOfJoinedGraphsAnew) {
+TEST(Graph, RenumbersEqualNamesOfJoinedGraphs) {
   const Graph graph = Graph::join(Zip{}, {numbers().then(same()), numbers().then(same()), numbers(10, "third")});
   EXPECT_THAT(names(graph), ElementsAre("source", "map", "source_2", "map_2", "third", "zip"));
 }
 
-TEST(Graph, KeepsTheNamesThatCallersGave) {
+TEST(Graph, KeepsNamesGivenByCallers) {
   const Graph graph = Graph::join(Zip{}, {numbers(), numbers(10, "source"), numbers(10, "source_2")});
   EXPECT_THAT(names(graph), ElementsAre("source_3", "source", "source_2", "zip"));
 }
 
-TEST(Graph, RefusesANameThatIsTaken) {
+TEST(Graph, RejectsANameThatIsTaken) {
   const Graph graph = numbers(10, "tokens");
   EXPECT_THAT(refusal([&] { graph.then(same(), "tokens"); }),
               HasSubstr("stage \"tokens\": another stage has that name"));
@@ -65,7 +65,7 @@ TEST(Graph, RefusesANameThatIsTaken) {
   EXPECT_THAT(refusal([&] { numbers().then(same(), "source"); }), HasSubstr("\"source\": another stage"));
 }
 
-TEST(Graph, RefusesAStreamThatTwoStagesWouldRead) {
+TEST(Graph, RejectsTwoReadersOfOneStage) {
   const Graph graph = numbers();
   EXPECT_EQ(refusal([&] {
               Graph::join(Zip{}, {graph, graph.then(same())});
@@ -76,20 +76,20 @@ TEST(Graph, RefusesAStreamThatTwoStagesWouldRead) {
   EXPECT_THAT(refusal([&] { Graph::join(Zip{}, {branches[1], branches[1].then(same())}); }), HasSubstr("\"branch\""));
 }
 
-TEST(Graph, RefusesBranchesOfWhatIsNoFork) {
+TEST(Graph, RejectsBranchesWithoutAFork) {
   const Graph forked = numbers().then(Fork{.branches = 2});
   EXPECT_THAT(refusal([&] { numbers().then(Branch{0}); }), HasSubstr("\"source\" before it is no fork"));
   EXPECT_THAT(refusal([&] { forked.then(Branch{2}); }), HasSubstr("has 2 branches, so there is no branch 2"));
   EXPECT_THAT(refusal([&] { forked.then(same()); }), HasSubstr("not of a branch"));
 }
 
-TEST(Graph, RefusesOperationsThatNeedOtherInputs) {
+TEST(Graph, RejectsOperationsWithTheWrongInputs) {
   EXPECT_THAT(refusal([] { Graph::join(Zip{}, {}); }), HasSubstr("\"zip\": it has 0 stages before it"));
   EXPECT_THAT(refusal([] { Graph::join(Batch{2}, {numbers(), numbers()}); }), HasSubstr("and needs one stage"));
   EXPECT_THAT(refusal([] { numbers().then(Source{std::make_shared<testing::Numbers>(1)}); }), HasSubstr("no stages"));
 }
 
-TEST(Graph, RefusesNumbersAndFunctionsThatCannotBe) {
+TEST(Graph, RejectsInvalidNumbersAndFunctions) {
   EXPECT_THAT(refusal([] { numbers().then(Batch{0}, "b"); }), HasSubstr("stage \"b\": size is 0; it is at least 1"));
   EXPECT_THAT(refusal([] { numbers().then(Prefetch{std::int64_t{1} << 40}, "p"); }), HasSubstr("it must be at most"));
   EXPECT_THAT(refusal([] {
@@ -106,11 +106,11 @@ TEST(Graph, RefusesNumbersAndFunctionsThatCannotBe) {
   EXPECT_EQ(refusal([] { numbers().then(Repeat{}).then(Take{0}); }), "nothing was refused");
 }
 
-TEST(Graph, FindsStagesByNameOrListsThem) {
+TEST(Graph, FindsStagesByNameOrListsAllNames) {
   EXPECT_EQ(refusal([] { numbers().then(same()).find("mop"); }), "there is no stage \"mop\"; there are source, map");
 }
 
-TEST(Graph, TiesAStageToOneThatItFeedsInWhateverGraph) {
+TEST(Graph, ColocatesAStageWithOneThatItFeedsInAnyGraph) {
   const Graph colocated = numbers().then(same()).then(all()).colocate("source", "filter");
   EXPECT_THAT(colocated.stages()[0].colocated, ElementsAre(2));
   const Graph joined = Graph::join(Zip{}, {numbers(3, "other"), colocated});

@@ -58,7 +58,7 @@ class CountedCorpus {
   CorpusOptions options_;
 };
 
-TEST(ItemSources, RangesGoUpAndDown) {
+TEST(ItemSources, RangesAscendAndDescend) {
   EXPECT_THAT(numbers_of(Graph::source(range(3, 9, 2))), ElementsAre(3, 5, 7));
   EXPECT_THAT(numbers_of(Graph::source(range(3, -4, -3))), ElementsAre(3, 0, -3));
   EXPECT_THAT(numbers_of(Graph::source(range(3, 3))), IsEmpty());
@@ -70,7 +70,7 @@ TEST(ItemSources, RangesGoUpAndDown) {
   EXPECT_THROW(range(least, most), InvalidArgument);
 }
 
-TEST(ItemSources, GiveTheTreesTheyAreGiven) {
+TEST(ItemSources, YieldGivenTrees) {
   EXPECT_THAT(items_of(Graph::source(trees({1, "b", Tree::list({2.5})}))), ElementsAre(1, "b", Tree::list({2.5})));
 }
 
@@ -121,7 +121,7 @@ TEST(ItemSources, AWorkerReadsNoBytesThatItDiscards) {
   }
 }
 
-TEST(ItemSources, CorporaGoOnWithTheNextEpochsOrder) {
+TEST(ItemSources, CorporaContinueWithTheNextEpochsOrder) {
   const Files files = {{"a.jsonl", jsonl()}};
   int opened = 0;
   const auto source = corpus({"a.jsonl"}, {.sequence = row_tokens,
@@ -148,7 +148,7 @@ TEST(ItemSources, CorporaGoOnWithTheNextEpochsOrder) {
   EXPECT_EQ(opened, 0) << "the first epoch's corpus is used again";
 }
 
-TEST(ItemSources, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
+TEST(ItemSources, SamplesResumeOnlyFromACursorOfTheSameCorpus) {
   const auto make = [](std::int64_t length) {
     const Files files = {{"a.jsonl", jsonl()}};
     return Graph::source(corpus({"a.jsonl"}, {.sequence = length,
@@ -169,7 +169,7 @@ TEST(ItemSources, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
   EXPECT_THROW(Opened(make(row_tokens / 2)).iterator().restore(opened.iterator().save()), InvalidArgument);
 }
 
-TEST(ItemSources, FailAsTheSourceDoes) {
+TEST(ItemSources, FailWithTheErrorOfTheSource) {
   auto files = Files{{"a.jsonl", jsonl() + "no json\n"}};
   const auto graph = Graph::source(corpus(
       {"a.jsonl"}, {.sequence = row_tokens,

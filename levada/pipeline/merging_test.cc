@@ -17,12 +17,12 @@ Graph from(std::int64_t begin, std::int64_t end) {
   return Graph::source(range(begin, end));
 }
 
-TEST(Concat, GivesOneInputAfterTheOther) {
+TEST(Concat, YieldsOneInputAfterTheOther) {
   EXPECT_THAT(numbers_of(Graph::join(Concat{}, {from(0, 2), from(9, 9), from(5, 8)})), ElementsAre(0, 1, 5, 6, 7));
   EXPECT_THAT(numbers_of(Graph::join(Concat{}, {from(0, 0)})), IsEmpty());
 }
 
-TEST(Concat, PassesOverWhatItsInputsPassOver) {
+TEST(Concat, SkipsThroughItsInputs) {
   const auto graph = Graph::join(Concat{}, {from(0, 5), from(10, 15)});
   for (std::int64_t items = 0; items <= 12; ++items) {
     Opened opened(graph);
@@ -63,7 +63,7 @@ TEST(Zip, SkipsItemsOfAForkWithASmallBuffer) {
   }
 }
 
-TEST(Interleave, TakesOneOfEachInTurnWithoutWeights) {
+TEST(Interleave, TakesTurnsWithoutWeights) {
   const auto inputs = {from(0, 4), from(10, 12), from(20, 29)};
   EXPECT_THAT(numbers_of(Graph::join(Interleave{}, inputs)), ElementsAre(0, 10, 20, 1, 11, 21, 2));
   EXPECT_THAT(numbers_of(Graph::join(Interleave{.weights = {}, .stop = StopAt::last_end}, inputs)),
@@ -87,7 +87,7 @@ TEST(Interleave, DrawsByWeight) {
   EXPECT_NEAR(static_cast<double>(counts[2]) / each, 1 / 6., 0.01);
 }
 
-TEST(Interleave, GivesEachItemOnceUntilTheLastEnds) {
+TEST(Interleave, YieldsEachItemOnceUntilAllInputsEnd) {
   const auto graph = [](std::optional<std::uint64_t> seed) {
     return Graph::join(Interleave{.weights = {1, 0.3, 1e-9}, .stop = StopAt::last_end, .seed = seed},
                        {from(0, 50), from(50, 60), from(60, 61)});
@@ -100,7 +100,7 @@ TEST(Interleave, GivesEachItemOnceUntilTheLastEnds) {
   EXPECT_EQ(numbers, numbers_of(from(0, 61)));
 }
 
-TEST(Interleave, BeginsInputsAgainUntilEachHasEndedOnce) {
+TEST(Interleave, RestartsInputsUntilEachHasEndedOnce) {
   const auto cycle = [](std::vector<Graph> inputs, std::vector<double> weights = {}) {
     for (auto& input : inputs) input = input.then(Repeat{});
     return numbers_of(Graph::join(Interleave{.weights = std::move(weights), .stop = StopAt::full_cycle}, inputs));
@@ -120,7 +120,7 @@ TEST(Interleave, BeginsInputsAgainUntilEachHasEndedOnce) {
               HasSubstr("stage \"interleave\": input \"repeat\" is no endless repeat"));
 }
 
-TEST(Interleave, RefusesWeightsThatAreNone) {
+TEST(Interleave, RejectsInvalidWeights) {
   const auto refusal_of = [](std::vector<double> weights) {
     return refusal([&] { Graph::join(Interleave{.weights = std::move(weights)}, {from(0, 1), from(0, 1)}); });
   };
@@ -138,7 +138,7 @@ Graph lengths(const std::vector<std::int64_t>& given, const BucketBatch& batch) 
   return Graph::source(trees({given.begin(), given.end()})).then(batch);
 }
 
-TEST(BucketBatch, GivesItemsOfLikeLengthTogether) {
+TEST(BucketBatch, BatchesItemsOfSimilarLength) {
   const std::vector<std::int64_t> given = {1, 9, 2, 10, 25, 3, 11, 4, 12};
   BucketBatch batch{.length = number_in, .boundaries = {10, 20}, .size = 3};
   EXPECT_THAT(items_of(lengths(given, batch)),
@@ -147,7 +147,7 @@ TEST(BucketBatch, GivesItemsOfLikeLengthTogether) {
   EXPECT_THAT(items_of(lengths(given, batch)), ElementsAre(Tree::list({1, 9, 2}), Tree::list({10, 11, 12})));
 }
 
-TEST(BucketBatch, HoldsAsManyTokensAsItMayPaddedOnes) {
+TEST(BucketBatch, CountsPaddingTowardsMaxTokens) {
   const BucketBatch batch{.length = number_in, .boundaries = {}, .max_tokens = 20};
   EXPECT_THAT(items_of(lengths({5, 5, 5, 5, 5, 20, 0, 0, 7, 7, 6, 11}, batch)),
               ElementsAre(Tree::list({5, 5, 5, 5}), Tree::list({5}), Tree::list({20}), Tree::list({0, 0}),
@@ -166,7 +166,7 @@ TEST(BucketBatch, CountsAnItemAsAtLeastOneToken) {
   EXPECT_THAT(resumed.items(), ElementsAre(batches[1], batches[2]));
 }
 
-TEST(BucketBatch, NamesAnItemThatFitsNowhere) {
+TEST(BucketBatch, NamesAnItemThatIsTooLong) {
   const BucketBatch batch{.length = number_in, .boundaries = {}, .max_tokens = 20};
   const auto failure = failure_of([&] { items_of(lengths({1, 21}, batch)); });
   EXPECT_EQ(failure.stage, "bucket_batch");
@@ -174,7 +174,7 @@ TEST(BucketBatch, NamesAnItemThatFitsNowhere) {
   EXPECT_THAT(failure_of([&] { items_of(lengths({-1}, batch)); }).message, HasSubstr("item 0 has a length of -1"));
 }
 
-TEST(BucketBatch, RefusesWhatMakesNoBatches) {
+TEST(BucketBatch, RejectsInvalidOptions) {
   const auto refusal_of = [](const BucketBatch& batch) { return refusal([&] { from(0, 1).then(batch); }); };
   EXPECT_THAT(refusal_of({.length = {}, .boundaries = {}, .size = 1}), HasSubstr("it has no function"));
   EXPECT_THAT(refusal_of({.length = number_in, .boundaries = {}}), HasSubstr("it needs size or max_tokens"));

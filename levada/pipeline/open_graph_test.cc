@@ -26,7 +26,7 @@ Ints iota(std::int64_t from, std::int64_t to) {
 
 constexpr std::int64_t item_counts[] = {0, 1, 2, 101};
 
-TEST(OpenGraph, GivesTheItemsOfItsSource) {
+TEST(OpenGraph, YieldsTheItemsOfItsSource) {
   for (const auto size : item_counts) EXPECT_EQ(numbers_of(first_numbers(size)), iota(0, size));
 }
 
@@ -37,12 +37,12 @@ TEST(OpenGraph, MapsAndFilters) {
   EXPECT_THAT(numbers_of(first_numbers(0).then(mapped([](auto i) { return i; }))), IsEmpty());
 }
 
-TEST(OpenGraph, GivesTheItemsOfEachStreamOfAFlatMap) {
+TEST(OpenGraph, YieldsTheItemsOfEachIteratorOfAFlatMap) {
   EXPECT_THAT(numbers_of(first_numbers(6).then(several(3))), ElementsAre(10, 20, 21, 40, 50, 51));
   EXPECT_THAT(numbers_of(first_numbers(6).then(several(1))), IsEmpty());
 }
 
-TEST(OpenGraph, MakesBatchesAndTakesThemApart) {
+TEST(OpenGraph, BatchesAndUnbatches) {
   const auto batches = items_of(first_numbers(5).then(Batch{2}));
   EXPECT_THAT(batches, ElementsAre(Tree::list({0, 1}), Tree::list({2, 3}), Tree::list({4})));
   EXPECT_EQ(items_of(first_numbers(5).then(Batch{2, true})).size(), 2u);
@@ -59,7 +59,7 @@ TEST(OpenGraph, TakesAndSkips) {
   EXPECT_THAT(numbers_of(first_numbers(2).then(Take{9})), ElementsAre(0, 1));
 }
 
-TEST(OpenGraph, SeeksToTheFirstItemBehindASkip) {
+TEST(OpenGraph, SeeksToTheFirstItemAfterASkip) {
   constexpr std::int64_t size = std::int64_t{1} << 50;
   Ints made;
   const auto all = first_numbers(size).then(mapped([&](auto i) { return made.emplace_back(i); }));
@@ -81,14 +81,14 @@ TEST(OpenGraph, SeeksToTheFirstItemBehindASkip) {
   EXPECT_THAT(numbers_of(all.then(Skip{size + 1})), IsEmpty());
 }
 
-TEST(OpenGraph, AsksForNoMoreThanItTakes) {
+TEST(OpenGraph, RequestsNoMoreItemsThanItTakes) {
   Ints asked;
   const auto graph = first_numbers(101).then(mapped([&](auto i) { return asked.emplace_back(i); })).then(Take{2});
   EXPECT_THAT(numbers_of(graph), ElementsAre(0, 1));
   EXPECT_THAT(asked, ElementsAre(0, 1));
 }
 
-TEST(OpenGraph, ZipsToTheEndOfTheShortest) {
+TEST(OpenGraph, ZipEndsWithTheShortestInput) {
   const auto zipped = Graph::join(Zip{}, {first_numbers(3), first_numbers(2).then(mapped([](auto i) { return -i; }))});
   EXPECT_THAT(items_of(zipped), ElementsAre(Tree::tuple({0, 0}), Tree::tuple({1, -1})));
   EXPECT_THAT(items_of(Graph::join(Zip{}, {first_numbers(3), first_numbers(0)})), IsEmpty());
@@ -107,7 +107,7 @@ TEST(OpenGraph, ShufflesEachItemOnce) {
   }
 }
 
-TEST(OpenGraph, DrawsAnotherOrderInEachEpochAndForEachSeedAndStage) {
+TEST(OpenGraph, ShufflesDifferentlyPerEpochSeedAndStage) {
   const auto order = [](const Graph& graph, std::int64_t epoch, std::uint64_t seed) {
     return Opened(graph, {}, epoch, seed).numbers();
   };
@@ -121,7 +121,7 @@ TEST(OpenGraph, DrawsAnotherOrderInEachEpochAndForEachSeedAndStage) {
   EXPECT_NE(order(fixed, 0, 1), order(fixed, 1, 1));
 }
 
-TEST(OpenGraph, DrawsTheSameOnAllRanksBeforeAShardAndOthersAfterIt) {
+TEST(OpenGraph, DrawsAlikeOnAllRanksOnlyBeforeAShard) {
   const auto on = [](const Graph& graph, int rank) { return Opened(graph, {.rank = rank, .ranks = 2}).numbers(); };
   const auto before = first_numbers(101).then(Shuffle{50}).then(Shard{});
   auto all = on(before, 0);
@@ -134,7 +134,7 @@ TEST(OpenGraph, DrawsTheSameOnAllRanksBeforeAShardAndOthersAfterIt) {
   EXPECT_NE(on(after, 0), on(after, 1));
 }
 
-TEST(OpenGraph, ShardsKeepPartsThatTakenInTurnsAreTheWhole) {
+TEST(OpenGraph, ShardsTakenInTurnsYieldTheWhole) {
   for (const bool at_source : {true, false}) {
     const auto all = at_source ? first_numbers(101) : first_numbers(101).then(mapped([](auto i) { return i; }));
     const auto graph = all.then(Shard{});
@@ -161,7 +161,7 @@ TEST(OpenGraph, RepeatsWithTheSeedsOfFurtherEpochs) {
   EXPECT_NE(Ints(numbers.begin(), numbers.begin() + 50), Ints(numbers.begin() + 50, numbers.end()));
 }
 
-TEST(OpenGraph, GivesEachBranchEachItem) {
+TEST(OpenGraph, YieldsEachItemToEachBranch) {
   const auto branches = first_numbers(101).fork(2);
   const auto zipped = Graph::join(Zip{}, {branches[0], branches[1].then(mapped([](auto i) { return -i; }))});
   const auto items = items_of(zipped);
@@ -169,7 +169,7 @@ TEST(OpenGraph, GivesEachBranchEachItem) {
   for (std::int64_t i = 0; i < 101; ++i) EXPECT_EQ(items[static_cast<std::size_t>(i)], Tree::tuple({i, -i}));
 }
 
-TEST(OpenGraph, ABranchMayBeAheadByTheBufferAndNoMore) {
+TEST(OpenGraph, ABranchMayBeAheadByAtMostTheBuffer) {
   const auto ahead = [](std::int64_t lead, std::int64_t buffer) {
     const auto branches = first_numbers(101).fork(2, buffer, "both");
     return Graph::join(Zip{}, {branches[0].then(Skip{lead}), branches[1]});
@@ -186,7 +186,7 @@ TEST(OpenGraph, ABranchMayBeAheadByTheBufferAndNoMore) {
   EXPECT_EQ(failure_of([&] { items_of(ahead(30, 30)); }).stage, "both");
 }
 
-TEST(OpenGraph, ItDoesNotMatterWhichBranchOfAForkIsReadFirst) {
+TEST(OpenGraph, AnyBranchOfAForkMayBeReadFirst) {
   const auto both = [](int ahead, std::int64_t buffer) {
     auto branches = first_numbers(101).fork(2, buffer, "both");
     auto& branch = branches[static_cast<std::size_t>(ahead)];
@@ -219,7 +219,7 @@ Transform chained() {
           }};
 }
 
-TEST(OpenGraph, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
+TEST(OpenGraph, ReadingBranchesInSequenceNeedsABufferForAllItems) {
   const auto both = [](std::int64_t buffer) {
     return Graph::join(chained(), first_numbers(101).fork(2, buffer, "both")).then(mapped([](auto i) {
       return i + 1;
@@ -231,12 +231,12 @@ TEST(OpenGraph, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
   EXPECT_EQ(items_of(both(101)).size(), 202u);
 }
 
-TEST(OpenGraph, ABranchThatHasEndedHoldsNobodyUp) {
+TEST(OpenGraph, ABranchThatHasEndedDoesNotBlockOthers) {
   const auto branches = first_numbers(101).fork(2, 3);
   EXPECT_EQ(items_of(Graph::join(chained(), {branches[0].then(Take{2}), branches[1]})).size(), 103u);
 }
 
-TEST(OpenGraph, PassesDispatchByAndCountsWhatStagesDo) {
+TEST(OpenGraph, IgnoresDispatchAndCountsItemsPerStage) {
   const auto graph = first_numbers(101).then(Dispatch{}).then(kept([](auto i) { return i < 50; })).then(Batch{10});
   Opened opened(graph);
   EXPECT_EQ(opened.items().size(), 5u);
@@ -245,7 +245,7 @@ TEST(OpenGraph, PassesDispatchByAndCountsWhatStagesDo) {
   EXPECT_THAT(items, ElementsAre(101, 101, 50, 5));
 }
 
-TEST(OpenGraph, EstimatesWhereTheTimeGoes) {
+TEST(OpenGraph, EstimatesTheTimeOfEachStage) {
   const auto slow = [](auto i) {
     const auto until = Clock::now() + std::chrono::microseconds(200);
     while (Clock::now() < until) continue;
@@ -258,7 +258,7 @@ TEST(OpenGraph, EstimatesWhereTheTimeGoes) {
   EXPECT_GE(opened.counts()[2].waited_ns, 15'000'000);
 }
 
-TEST(OpenGraph, NamesStageItemAndProcessOfAFailure) {
+TEST(OpenGraph, NamesTheStageItemAndProcessOfAFailure) {
   const auto fails_at = [](std::int64_t at) {
     return first_numbers(101).then(
         mapped([at](auto i) { return i == at ? throw std::runtime_error("no such item") : i; }), "bad");
@@ -278,7 +278,7 @@ TEST(OpenGraph, NamesStageItemAndProcessOfAFailure) {
   }
 }
 
-TEST(OpenGraph, FillsInWhoseFailureItIs) {
+TEST(OpenGraph, FillsInTheOriginOfAFailure) {
   const auto graph = first_numbers(5).then(mapped([](std::int64_t i) -> std::int64_t {
     if (i < 3) return i;
     throw StageFailed({.kind = ErrorKind::timeout, .message = "late", .traceback = "line 1", .exception = Bytes(3)});
@@ -287,7 +287,7 @@ TEST(OpenGraph, FillsInWhoseFailureItIs) {
   EXPECT_EQ(failure, (Failure{"map", "process 42", 3, ErrorKind::timeout, "late", "line 1", Bytes(3)}));
 }
 
-TEST(OpenGraph, LeavesOutAndCountsWhatFailsIfItIsToldTo) {
+TEST(OpenGraph, SkipsAndCountsFailingItemsOnRequest) {
   const auto odd_fails = [](std::int64_t i) { return i % 2 == 1 ? throw std::runtime_error("odd") : i; };
   Opened map(first_numbers(101).then(mapped(odd_fails, OnError::skip)));
   EXPECT_EQ(map.numbers().size(), 51u);
@@ -305,7 +305,7 @@ TEST(OpenGraph, LeavesOutAndCountsWhatFailsIfItIsToldTo) {
   EXPECT_EQ(flat_map.counts()[1].skipped, 4);
 }
 
-TEST(OpenGraph, LetsPassWhatIsNoFailureOfAStage) {
+TEST(OpenGraph, PropagatesExceptionsThatAreNotFailures) {
   struct Interrupted {};
   const auto graph =
       first_numbers(5).then(mapped([](std::int64_t) -> std::int64_t { throw Interrupted(); }, OnError::skip));
@@ -325,7 +325,7 @@ TEST(OpenGraph, FailsInTheStageThatCannotBeOpened) {
   EXPECT_EQ(failure.kind, ErrorKind::source);
 }
 
-TEST(OpenGraph, TakesStreamsInsteadOfStagesAsTheyAre) {
+TEST(OpenGraph, UsesReplacementIteratorsUnchanged) {
   class Lost final : public Iterator {
    public:
     std::optional<Item> next() override {

@@ -34,7 +34,7 @@ std::vector<T> field(const Tree& row, const char* name) {
   return {values.begin(), values.end()};
 }
 
-TEST(Pack, LaysDocumentsEndToEndAndCutsThem) {
+TEST(Pack, ConcatenatesAndCutsDocuments) {
   const auto rows = items_of(documents({{1, 2, 3}, {}, {4}, {5, 6, 7, 8, 9, 10, 11}}).then(Pack{.sequence = 4}));
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_THAT(field(rows[0], "tokens"), ElementsAre(1, 2, 3, 4));
@@ -53,7 +53,7 @@ TEST(Pack, LaysDocumentsEndToEndAndCutsThem) {
   EXPECT_THAT(field<std::int32_t>(rows[2], "cu_seqlens"), ElementsAre(0, 2, 4));
 }
 
-TEST(Pack, DropsOrPadsTheRowThatIsNotFull) {
+TEST(Pack, DropsOrPadsAPartialRow) {
   const auto source = documents({{1, 2, 3, 4, 5}, {6}});
   EXPECT_EQ(items_of(source.then(Pack{.sequence = 3, .partial = PartialRow::drop})).size(), 1u);
   EXPECT_EQ(items_of(source.then(Pack{.sequence = 3})).size(), 2u);
@@ -64,7 +64,7 @@ TEST(Pack, DropsOrPadsTheRowThatIsNotFull) {
   EXPECT_THAT(field(padded[0], "tokens"), ElementsAre(1, 2, 3, 4, 5, 0, 0, 0, 0));
 }
 
-TEST(Pack, PutsWholeDocumentsSideBySide) {
+TEST(Pack, PacksWholeDocumentsByBestFit) {
   const Pack pack{.sequence = 6, .method = Packing::best_fit, .pad_to = 2, .max_documents = 3};
   const auto rows = items_of(documents({{1, 2, 3, 4}, {5}, {6, 7, 8}, {9, 10, 11, 12, 13}}).then(pack));
   ASSERT_EQ(rows.size(), 2u);
@@ -78,7 +78,7 @@ TEST(Pack, PutsWholeDocumentsSideBySide) {
   EXPECT_THAT(field<std::int32_t>(rows[1], "cu_seqlens"), ElementsAre(0, 4, 6, 6, 6));
 }
 
-TEST(Pack, CutsADocumentThatIsTooLongOrRefusesIt) {
+TEST(Pack, CutsOrRejectsADocumentThatIsTooLong) {
   Pack pack{.sequence = 3, .method = Packing::best_fit};
   const auto source = documents({{1, 2}, {3, 4, 5, 6, 7, 8, 9, 10, 11}, {12, 13, 14, 15}});
   const auto rows = items_of(source.then(pack));
@@ -95,7 +95,7 @@ TEST(Pack, CutsADocumentThatIsTooLongOrRefusesIt) {
   EXPECT_THAT(failure.message, HasSubstr("the document has 9 tokens, and a row holds 4; raise sequence"));
 }
 
-TEST(Pack, TakesFieldsAlong) {
+TEST(Pack, PacksOtherFieldsWithTheTokens) {
   const auto document = [](Ints tokens, Ints labels, const std::vector<std::uint8_t>& mask,
                            const std::vector<std::int16_t>& role) {
     return Tree::dict({{"role", tensor_of(role)},
@@ -118,7 +118,7 @@ TEST(Pack, TakesFieldsAlong) {
   EXPECT_THAT(field<std::int16_t>(apart[0], "role"), ElementsAre(7, 7, 9, 0));
 }
 
-TEST(Pack, TakesAnyIntegersHoweverTheyLie) {
+TEST(Pack, AcceptsAnyIntegersAndStrides) {
   const Pack pack{.sequence = 3};
   const auto of = [&](const Tensor& tensor) {
     return field(items_of(Graph::source(trees({tensor})).then(pack))[0], "tokens");
@@ -130,7 +130,7 @@ TEST(Pack, TakesAnyIntegersHoweverTheyLie) {
   EXPECT_THAT(of(Tensor(TensorView(dtypes::int64, {4}, {2}, even.view().data()), even.owner())), ElementsAre(1, 2, 3));
 }
 
-TEST(Pack, GivesNarrowIdsIfAskedAndRefusesThoseThatAreTooLarge) {
+TEST(Pack, NarrowsIdsOnRequestAndRejectsLargeOnes) {
   const auto labels = tensor_of<std::int64_t>({-100, 2, -1, 4});
   const auto row_of = [&](std::int64_t last) {
     const Tree document = Tree::dict({{"tokens", tensor_of<std::int64_t>({1, 2, 3, last})}, {"labels", labels}});
@@ -144,7 +144,7 @@ TEST(Pack, GivesNarrowIdsIfAskedAndRefusesThoseThatAreTooLarge) {
               HasSubstr("element 3 of tokens is 2147483648; it must be from 0 to 2147483647"));
 }
 
-TEST(Pack, SaysWhatIsWrongWithADocument) {
+TEST(Pack, ExplainsInvalidDocuments) {
   const auto says = [](const Tree& document, const Pack& pack = {.sequence = 3}) {
     const Tree good = Tree::dict({{"tokens", tensor_of<std::int64_t>({1})}, {"role", tensor_of<std::int8_t>({1})}});
     return describe(failure_of([&] { items_of(Graph::source(trees({good, document})).then(pack)); }));
@@ -185,7 +185,7 @@ std::vector<Ints> some_documents(std::size_t count, int longest, unsigned seed) 
   return tokens;
 }
 
-TEST(Pack, GivesEachPositionOfEachDocumentOnceInSegmentsOfItsOwn) {
+TEST(Pack, YieldsEachPositionOnceInSegmentsOfOneDocument) {
   for (const auto& pack : {Pack{.sequence = 32, .method = Packing::best_fit, .buffer = 20},
                            Pack{.sequence = 32, .method = Packing::best_fit, .buffer = 7, .pad_to = 4},
                            Pack{.sequence = 32, .method = Packing::best_fit, .buffer = 1},
@@ -210,7 +210,7 @@ TEST(Pack, GivesEachPositionOfEachDocumentOnceInSegmentsOfItsOwn) {
   }
 }
 
-TEST(Pack, FillsRowsAsWellAsBestFitOverTheBuffer) {
+TEST(Pack, FillsRowsAsWellAsBestFitPerWindow) {
   const Pack pack{.sequence = 256, .method = Packing::best_fit, .buffer = 200};
   const auto given = some_documents(4000, 200, 5);
   const auto rows = std::ssize(items_of(documents(given).then(pack)));
@@ -227,7 +227,7 @@ TEST(Pack, FillsRowsAsWellAsBestFitOverTheBuffer) {
   EXPECT_LE(rows, positions / 256 + positions / 256 / 50) << "2% of padding";
 }
 
-TEST(Pack, KeepsNoDocumentLongerThanEightRounds) {
+TEST(Pack, HoldsNoDocumentLongerThanEightRounds) {
   // The first fits with no other, and the others fill their rows better.
   std::vector<Ints> given(1, {1, 2, 3});
   given.resize(1000, {4, 5, 6, 7, 8});
@@ -240,7 +240,7 @@ TEST(Pack, KeepsNoDocumentLongerThanEightRounds) {
   EXPECT_EQ(place_of_first(4), 9) << "the others need no buffer";
 }
 
-TEST(Pack, MakesRowsThatCollateWhateverIsInThem) {
+TEST(Pack, RowsOfAnyDocumentsCollate) {
   const auto rows =
       items_of(documents(some_documents(50, 30, 9)).then(Pack{.sequence = 64, .method = Packing::best_fit}));
   HeapMemory memory;
@@ -251,7 +251,7 @@ TEST(Pack, MakesRowsThatCollateWhateverIsInThem) {
   EXPECT_EQ(batch.tensor("max_seqlen").shape(), Shape({count}));
 }
 
-TEST(Pack, RefusesOptionsThatCannotWork) {
+TEST(Pack, RejectsInvalidOptions) {
   const auto says = [](const Pack& pack) {
     try {
       documents({}).then(pack);

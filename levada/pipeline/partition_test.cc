@@ -19,24 +19,24 @@ std::string among(const Graph& graph, const std::string& name = "shard") {
   return partition.index == 0 && partition.count == 1 ? "whole" : "?";
 }
 
-TEST(Partition, IsAmongRanksBeforeADispatchAndBehindOne) {
+TEST(Partition, IsAmongRanksBeforeAndAfterADispatch) {
   EXPECT_EQ(among(numbers().then(Shard{}).then(same()).then(Dispatch{})), "ranks");
   EXPECT_EQ(among(numbers().then(Dispatch{}).then(same()).then(Shard{})), "ranks");
 }
 
-TEST(Partition, IsAmongAllWorkersWhereNothingDeals) {
+TEST(Partition, IsAmongAllWorkersWithoutADispatch) {
   EXPECT_EQ(among(numbers().then(Shard{}).then(same())), "all");
   const Graph dealt = numbers().then(Dispatch{});
   EXPECT_EQ(among(Graph::join(Zip{}, {dealt, numbers().then(Shard{})})), "all") << "a branch beside a dispatch";
 }
 
-TEST(Partition, IsOfNothingBehindAnotherShard) {
+TEST(Partition, IsTheWholeAfterAnotherShard) {
   const Graph graph = numbers().then(Shard{}).then(Dispatch{}).then(same()).then(Shard{});
   EXPECT_EQ(among(graph), "ranks");
   EXPECT_EQ(among(graph, "shard_2"), "whole");
 }
 
-TEST(Partition, IsTheSourcesRightBehindOneThatDivides) {
+TEST(Partition, IsLeftToASourceThatDivides) {
   const Graph graph = numbers(10, {}, true).then(Shard{});
   EXPECT_TRUE(divides_at_source(graph, 1));
   EXPECT_FALSE(divides_at_source(graph, 0));
@@ -44,7 +44,7 @@ TEST(Partition, IsTheSourcesRightBehindOneThatDivides) {
   EXPECT_FALSE(divides_at_source(numbers(10, {}, true).then(same()).then(Shard{}), 2));
 }
 
-TEST(Partition, LetsAllCopiesDrawAlikeWhereTheySeeTheSame) {
+TEST(Partition, CopiesWithTheSameInputDrawAlike) {
   const Graph graph = numbers().then(Shuffle{}).then(Shard{}).then(Shuffle{});
   EXPECT_TRUE(draws_alike(graph, graph.find("shuffle")));
   EXPECT_FALSE(draws_alike(graph, graph.find("shuffle_2")));

@@ -64,7 +64,7 @@ std::vector<std::int64_t> read_all(PipelineSource& source, std::int64_t first, s
   }
 }
 
-TEST(PipelineSource, GivesSamplesAsBatchesUntilTheEnd) {
+TEST(PipelineSource, ReadsBatchesUntilTheEnd) {
   PipelineSource source(Epochs(Graph::source(range(0, 5)).then(sample())));
   HeapMemory memory;
   EXPECT_EQ(source.size(), std::nullopt);
@@ -76,7 +76,7 @@ TEST(PipelineSource, GivesSamplesAsBatchesUntilTheEnd) {
   EXPECT_EQ(source.read(5, 3, memory), std::nullopt);
 }
 
-TEST(PipelineSource, GoesThroughItsEpochsEachInAnOrderOfItsOwn) {
+TEST(PipelineSource, ShufflesEachEpochDifferently) {
   PipelineSource source(Epochs(samples(7)), {.epochs = 3});
   auto all = read_all(source, 0, 4);
   ASSERT_EQ(all.size(), 21);
@@ -85,14 +85,14 @@ TEST(PipelineSource, GoesThroughItsEpochsEachInAnOrderOfItsOwn) {
   for (std::size_t e = 0; e < 3; ++e) EXPECT_THAT(epoch(e), ::testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5, 6));
 }
 
-TEST(PipelineSource, EndsWithAnEpochThatHasNoItemsEvenWithoutEnd) {
+TEST(PipelineSource, EndsAtAnEmptyEpochEvenIfEndless) {
   PipelineSource source(Epochs(samples(0)), {.epochs = 0});
   HeapMemory memory;
   EXPECT_EQ(source.read(0, 1, memory), std::nullopt);
   EXPECT_EQ(source.size(), 0);
 }
 
-TEST(PipelineSource, DropsWhatIsLeftOutAndGivesTheLastAgain) {
+TEST(PipelineSource, SkipsSamplesBetweenReadsAndRereadsTheLastOne) {
   PipelineSource source(Epochs(Graph::source(range(0, 9)).then(sample())));
   HeapMemory memory;
   EXPECT_THAT(ids(source.read(2, 2, memory)), ElementsAre(2, 3));
@@ -102,7 +102,7 @@ TEST(PipelineSource, DropsWhatIsLeftOutAndGivesTheLastAgain) {
   EXPECT_EQ(source.read(20, 1, memory), std::nullopt);
 }
 
-TEST(PipelineSource, GoesOnFromTheCursorOfEverySample) {
+TEST(PipelineSource, ResumesAtEverySample) {
   const Epochs epochs(samples(7));
   PipelineSource whole(epochs, {.epochs = 3});
   const auto all = read_all(whole, 0, 1);
@@ -120,7 +120,7 @@ TEST(PipelineSource, GoesOnFromTheCursorOfEverySample) {
   }
 }
 
-TEST(PipelineSource, GoesOnFromACursorOfARunThatWentOnFromOne) {
+TEST(PipelineSource, ResumesFromACursorOfAResumedRun) {
   const Epochs epochs(samples(50));
   PipelineSource whole(epochs);
   const auto all = read_all(whole, 0, 1);
@@ -132,7 +132,7 @@ TEST(PipelineSource, GoesOnFromACursorOfARunThatWentOnFromOne) {
   EXPECT_EQ(read_all(third, 20, 7), std::vector(all.begin() + 20, all.end()));
 }
 
-TEST(PipelineSource, GoesOnBehindTheLastSampleOfAnEpochWithTheNext) {
+TEST(PipelineSource, ResumesAfterTheLastSampleOfAnEpochWithTheNextEpoch) {
   const Epochs epochs(samples(7));
   PipelineSource whole(epochs, {.epochs = 2}), source(epochs, {.epochs = 2});
   const auto all = read_all(whole, 0, 1);
@@ -149,7 +149,7 @@ TEST(PipelineSource, GoesOnBehindTheLastSampleOfAnEpochWithTheNext) {
   EXPECT_EQ(read_all(source, 7, 2), std::vector(all.begin() + 7, all.end()));
 }
 
-TEST(PipelineSource, RefusesCursorsOfAnotherPipeline) {
+TEST(PipelineSource, RejectsCursorsOfAnotherPipeline) {
   PipelineSource source((Epochs(samples(7)))), other((Epochs(Graph::source(range(0, 7)).then(sample()))));
   HeapMemory memory;
   source.read(0, 3, memory);
@@ -158,7 +158,7 @@ TEST(PipelineSource, RefusesCursorsOfAnotherPipeline) {
   EXPECT_THROW(other.resume(encode_tree(Tree::dict({{"stage", "map"}}))), InvalidArgument);
 }
 
-TEST(PipelineSource, FindsCursorsThatLie) {
+TEST(PipelineSource, RejectsInvalidCursors) {
   const Epochs epochs(samples(7));
   PipelineSource source(epochs);
   HeapMemory memory;
@@ -178,7 +178,7 @@ TEST(PipelineSource, FindsCursorsThatLie) {
   }
 }
 
-TEST(PipelineSource, RefusesSamplesThatAreNotAlikeAndObjectsOfAnotherLanguage) {
+TEST(PipelineSource, RejectsUnlikeSamplesAndObjectsOfAnotherLanguage) {
   const Map uneven = {
       [](const Item& item) -> Item { return Tree(Tensor::zeros(dtypes::int8, {1 + number_in(item)})); }};
   PipelineSource source(Epochs(Graph::source(range(0, 7)).then(uneven)), {.what = "lengths"});
@@ -194,7 +194,7 @@ TEST(PipelineSource, RefusesSamplesThatAreNotAlikeAndObjectsOfAnotherLanguage) {
   }
 }
 
-TEST(PipelineSource, ReadsAPipelineThatHasProcessesOfItsOwn) {
+TEST(PipelineSource, ReadsAPipelineWithSeparateProcesses) {
   const Graph graph = Graph::source(range(0, 23)).then(Shuffle{.buffer = 4}).then(Dispatch{}).then(sample());
   PipelineSource alone(Epochs(graph), {.epochs = 2});
   const auto all = read_all(alone, 0, 3);
@@ -220,7 +220,7 @@ TEST(PipelineSource, ReadsAPipelineThatHasProcessesOfItsOwn) {
   }
 }
 
-TEST(PipelineSource, SaysWhatItDoes) {
+TEST(PipelineSource, DescribesItsActivity) {
   PipelineSource source(Epochs(samples(7)), {.epochs = 2, .what = "numbers"});
   EXPECT_EQ(source.activity(), "making sample 0 of numbers, epoch 0");
   HeapMemory memory;

@@ -47,7 +47,7 @@ std::string refusal(const Graph& graph, bool ordered = false) {
   }
 }
 
-TEST(Placement, WithoutWorkersTheConsumerRunsAll) {
+TEST(Placement, WithoutWorkersTheConsumerRunsAllStages) {
   const Graph graph = numbers().then(Dispatch{}).then(same()).then(FullSync{});
   const Placement placement = place(graph, 0);
   EXPECT_EQ(split(graph, placement), " |  | source dispatch map full_sync");
@@ -56,14 +56,14 @@ TEST(Placement, WithoutWorkersTheConsumerRunsAll) {
   EXPECT_THROW(place(graph, -1), InvalidArgument);
 }
 
-TEST(Placement, WithoutAMarkAllIsCopiedIntoEachWorker) {
+TEST(Placement, WithoutAMarkEachWorkerCopiesAllStages) {
   EXPECT_EQ(split(numbers().then(Shuffle{}).then(Shard{}).then(same())), " | source shuffle shard map | ");
   const Placement placement = place(numbers().then(same()), 3);
   EXPECT_FALSE(placement.dispatch_boundary.has_value());
   EXPECT_EQ(placement.collect_boundary, 1);
 }
 
-TEST(Placement, WhatStandsBeforeAMarkIsTheDispatchingProcesss) {
+TEST(Placement, StagesBeforeAMarkRunInTheDispatchingProcess) {
   const Graph graph = numbers().then(Shuffle{}).then(Dispatch{}).then(same()).then(Batch{4});
   const Placement placement = place(graph, 2);
   EXPECT_EQ(split(graph, placement), "source shuffle dispatch | map batch | ");
@@ -71,17 +71,17 @@ TEST(Placement, WhatStandsBeforeAMarkIsTheDispatchingProcesss) {
   EXPECT_EQ(placement.collect_boundary, 4);
 }
 
-TEST(Placement, ShardsMayStandBeforeAMarkOrBehindIt) {
+TEST(Placement, ShardsMayPrecedeOrFollowAMark) {
   EXPECT_EQ(split(numbers().then(Shard{}).then(Dispatch{}).then(same())), "source shard dispatch | map | ");
   EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(Shard{})), "source dispatch | map shard | ");
 }
 
-TEST(Placement, OfSeveralMarksInARowTheLastOneCuts) {
+TEST(Placement, TheLastOfSeveralMarksCuts) {
   EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(Dispatch{}).then(all())),
             "source dispatch map dispatch_2 | filter | ");
 }
 
-TEST(Placement, ARepeatStaysWithWhatItBeginsOverAgain) {
+TEST(Placement, ARepeatRunsWithTheStagesThatItRepeats) {
   EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(Repeat{2}).then(all())),
             "source dispatch map repeat | filter | ");
   EXPECT_EQ(split(numbers().then(Shard{}).then(same()).then(Repeat{2}).then(all()), true),
@@ -91,7 +91,7 @@ TEST(Placement, ARepeatStaysWithWhatItBeginsOverAgain) {
             "stage \"repeat\" cannot repeat stages that run in workers and on all ranks; put it before \"full_sync\"");
 }
 
-TEST(Placement, WorkersPassOnWhatIsDealtWhereNoStageIsLeftForThem) {
+TEST(Placement, WorkersForwardItemsIfNoStageIsLeftForThem) {
   const Graph graph = numbers().then(Dispatch{});
   const Placement placement = place(graph, 2);
   EXPECT_EQ(split(graph, placement), "source dispatch |  | ");
@@ -130,30 +130,30 @@ std::string ancestor(const Graph& graph, const std::vector<std::string>& names) 
   return graph.stage(lowest_common_ancestor(graph, stages)).name;
 }
 
-TEST(LowestCommonAncestor, OfAStageOnASingleBranchIsItself) {
+TEST(LowestCommonAncestor, IsTheStageItselfOnASingleBranch) {
   EXPECT_EQ(ancestor(many({}), {"single"}), "single");
   EXPECT_EQ(ancestor(many({.single = true}), {"single_mark"}), "single_mark");
 }
 
-TEST(LowestCommonAncestor, OfAStageBeforeAForkIsItselfAndOfOneBehindItWhereTheBranchesMeet) {
+TEST(LowestCommonAncestor, IsTheMeetingPointOfTheBranchesAfterAFork) {
   EXPECT_EQ(ancestor(many({.forked = true}), {"forked_mark"}), "forked_mark");
   EXPECT_EQ(ancestor(many({.left = true}), {"left_mark"}), "pair");
   EXPECT_EQ(ancestor(many({}), {"branch"}), "pair");
   EXPECT_EQ(ancestor(many({}), {"fork"}), "pair");
 }
 
-TEST(LowestCommonAncestor, OfAStageInACircleIsWhereTheCircleCloses) {
+TEST(LowestCommonAncestor, IsTheEndOfACircle) {
   EXPECT_EQ(ancestor(many({}), {"circle"}), "mapped");
   EXPECT_EQ(ancestor(many({.circle = true}), {"circle_mark"}), "mapped");
   EXPECT_EQ(ancestor(many({}), {"mapped"}), "mapped");
   EXPECT_EQ(ancestor(many({.mapped = true}), {"mapped_mark"}), "mapped_mark");
 }
 
-TEST(LowestCommonAncestor, IsNoForkEvenWhereOneBranchIsAllThatIsUsed) {
+TEST(LowestCommonAncestor, IsNeverAForkEvenIfOnlyOneBranchIsUsed) {
   EXPECT_EQ(ancestor(numbers().fork()[1].then(same()), {"fork"}), "branch");
 }
 
-TEST(LowestCommonAncestor, OfSeveralIsWhereTheyMeet) {
+TEST(LowestCommonAncestor, IsTheMeetingPointOfSeveralStages) {
   EXPECT_EQ(ancestor(many({.single = true, .forked = true}), {"single_mark", "forked_mark"}), "end");
   EXPECT_EQ(ancestor(many({.single = true, .left = true}), {"single_mark", "left_mark"}), "end");
   EXPECT_EQ(ancestor(many({.forked = true, .left = true}), {"forked_mark", "left_mark"}), "pair");
@@ -161,7 +161,7 @@ TEST(LowestCommonAncestor, OfSeveralIsWhereTheyMeet) {
   EXPECT_EQ(ancestor(many({.circle = true, .mapped = true}), {"circle_mark", "mapped_mark"}), "mapped_mark");
 }
 
-TEST(LowestCommonAncestor, TakesInAForkOfABranchThatIsNotMarked) {
+TEST(LowestCommonAncestor, IncludesTheForkOfAnUnmarkedBranch) {
   // left's fork feeds both sides of the stage at which the marks meet, so the marks do not suffice to find the cut.
   const auto branches = numbers().fork();
   const Graph meet = zip({numbers(10, "other").then(Dispatch{}, "mark"), branches[0]}, "meet");
@@ -177,7 +177,7 @@ std::vector<std::string> beside(const Graph& graph, const std::string& stage) {
   return names;
 }
 
-TEST(BranchesBeside, AreTheOtherInputsOnTheWayToTheEnd) {
+TEST(BranchesBeside, AreTheOtherInputsOnThePathToTheEnd) {
   const Graph graph = many({}, false);
   EXPECT_THAT(beside(graph, "single"), UnorderedElementsAre("pair", "mapped"));
   EXPECT_THAT(beside(graph, "forked"), UnorderedElementsAre("single", "mapped"));
@@ -187,7 +187,7 @@ TEST(BranchesBeside, AreTheOtherInputsOnTheWayToTheEnd) {
   EXPECT_THAT(beside(graph, "end"), IsEmpty());
 }
 
-TEST(Placement, OneMarkTakesItsBranchAndTheOthersAreDivided) {
+TEST(Placement, DispatchesTheMarkedBranchAndDividesTheOthers) {
   EXPECT_EQ(
       split(many({.single = true})),
       "single single_shard single_mark | forked forked_shard fork branch branch_2 pair circle circle_shard mapped "
@@ -218,7 +218,7 @@ TEST(Placement, MarksOnSeveralBranchesMeetInTheDispatchingProcess) {
   EXPECT_EQ(std::ranges::count(placement.role_of, Role::worker), 1);
 }
 
-TEST(Placement, RefusesAnUndividedBranchBesideAMarkAndNamesIt) {
+TEST(Placement, RejectsAnUndividedBranchNextToAMark) {
   EXPECT_EQ(
       refusal(zip({numbers(9, "a").then(Dispatch{}), numbers(9, "b").then(same())})),
       "stage \"map\" is on a branch beside dispatch \"dispatch\", and no shard divides the items of \"b\": each worker "
@@ -228,20 +228,20 @@ TEST(Placement, RefusesAnUndividedBranchBesideAMarkAndNamesIt) {
   EXPECT_THAT(refusal(zip({numbers(9, "a").then(Dispatch{}), half})), HasSubstr("\"half\" is on a branch beside"));
 }
 
-TEST(Placement, TakesAnUndividedBranchWhereNothingIsDealtOrAllIs) {
+TEST(Placement, AcceptsAnUndividedBranchIfNothingOrEverythingIsDispatched) {
   EXPECT_EQ(split(zip({numbers(), numbers()})), " | source source_2 zip | ");
   EXPECT_EQ(split(zip({numbers().then(Dispatch{}), numbers().then(Dispatch{})}).then(same())),
             "source dispatch source_2 dispatch_2 zip | map | ");
 }
 
-TEST(Placement, WhatNeedsAllRanksRunsInTheConsumerWithAllBehindIt) {
+TEST(Placement, FullSyncAndLaterStagesRunInTheConsumer) {
   EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(FullSync{}).then(Batch{2})),
             "source dispatch | map | full_sync batch");
   EXPECT_EQ(split(numbers().then(Shard{}).then(same()).then(FullSync{})), " | source shard map | full_sync");
   EXPECT_EQ(split(numbers().then(Dispatch{}).then(FullSync{})), "source dispatch |  | full_sync");
 }
 
-TEST(Placement, BranchesThatFeedOnlyTheConsumerAreItsOwn) {
+TEST(Placement, BranchesThatFeedOnlyTheConsumerRunThere) {
   const Graph synced = numbers(9, "a").then(Dispatch{}).then(same()).then(FullSync{});
   EXPECT_EQ(split(zip({synced, numbers(9, "b").then(all())})), "a dispatch | map | full_sync b filter zip");
   const auto branches = numbers().then(Shard{}).then(same()).fork();
@@ -249,7 +249,7 @@ TEST(Placement, BranchesThatFeedOnlyTheConsumerAreItsOwn) {
             " | source shard map | fork branch full_sync branch_2 zip");
 }
 
-TEST(Placement, RefusesToDispatchWhatNeedsAllRanks) {
+TEST(Placement, RejectsDispatchingAStageThatNeedsAllRanks) {
   EXPECT_EQ(
       refusal(numbers().then(FullSync{}).then(Dispatch{})),
       "stage \"full_sync\" runs where the ranks meet, in the consumer, but feeds \"dispatch\", which the dispatching "
@@ -261,21 +261,21 @@ TEST(Placement, RefusesToDispatchWhatNeedsAllRanks) {
       << "the source alone could, but not what begins it over again";
 }
 
-TEST(PlacementOrdered, GivesWorkersWhatIsDoneItemByItem) {
+TEST(PlacementOrdered, WorkersRunItemByItemStages) {
   const Graph graph = numbers().then(Dispatch{}).then(same()).then(all()).then(once()).then(Unbatch{}).then(same());
   EXPECT_EQ(split(graph, true), "source dispatch | map filter flat_map unbatch map_2 | ");
   EXPECT_EQ(split(graph.then(Batch{4}).then(same()), true),
             "source dispatch | map filter flat_map unbatch map_2 | batch map_3");
 }
 
-TEST(PlacementOrdered, LeavesWhatIsOneToOneToWorkersWhateverItIs) {
+TEST(PlacementOrdered, WorkersRunAnyOneToOneStages) {
   const auto branches = numbers().then(Dispatch{}).then(Prefetch{2}).fork();
   const Graph graph = zip({branches[0].then(same()), branches[1]});
   EXPECT_EQ(split(graph, true), "source dispatch | prefetch fork branch map branch_2 zip | ");
   EXPECT_EQ(split(graph.then(all()), true), "source dispatch | prefetch fork branch map branch_2 zip | filter");
 }
 
-TEST(PlacementOrdered, DivisionIsTheConsumersOrTheDispatchingProcesss) {
+TEST(PlacementOrdered, WorkersRunNoShards) {
   EXPECT_EQ(split(zip({numbers(9, "a").then(Dispatch{}).then(same()), numbers(9, "b").then(Shard{})}), true),
             "a dispatch | map | b shard zip");
   EXPECT_EQ(split(numbers().then(Shard{}).then(same()).then(Batch{2}), true), "source shard | map | batch");
@@ -284,7 +284,7 @@ TEST(PlacementOrdered, DivisionIsTheConsumersOrTheDispatchingProcesss) {
   EXPECT_EQ(split(numbers().then(same()).then(FullSync{}).then(Shard{}), true), "source map |  | full_sync shard");
 }
 
-TEST(PlacementOrdered, LeavesMapsWithThreadsToWorkersWhereAllStagesAreOneToOne) {
+TEST(PlacementOrdered, WorkersRunThreadedMapsIfAllStagesAreOneToOne) {
   const Graph graph = numbers().then(Dispatch{}).then(same()).then(on_threads());
   EXPECT_EQ(split(graph, true), "source dispatch | map map_2 | ");
   EXPECT_EQ(split(graph.then(all()), true), "source dispatch | map map_2 | filter");
@@ -296,7 +296,7 @@ bool one_to_one(const Graph& graph, bool ordered = false) {
   return place(graph, 2, ordered).one_to_one;
 }
 
-TEST(OneToOne, IsADealtItemThatBecomesOneItem) {
+TEST(OneToOne, MeansThatEachDispatchedItemBecomesOneItem) {
   const Graph dealt = numbers().then(Shuffle{}).then(Dispatch{});
   EXPECT_TRUE(one_to_one(dealt.then(same()).then(Prefetch{3}).then(same())));
   const auto branches = dealt.fork();
@@ -314,14 +314,14 @@ TEST(OneToOne, IsADealtItemThatBecomesOneItem) {
   EXPECT_FALSE(one_to_one(zip({dealt, numbers().then(Shard{})})));
 }
 
-TEST(OneToOne, LooksAtWhatWorkersDoAlone) {
+TEST(OneToOne, ConsidersOnlyTheStagesOfWorkers) {
   EXPECT_TRUE(one_to_one(numbers().then(Dispatch{}).then(same()).then(FullSync{}).then(Batch{2})));
   const Graph graph = numbers().then(Dispatch{}).then(same()).then(Batch{2});
   EXPECT_FALSE(one_to_one(graph));
   EXPECT_TRUE(one_to_one(graph, true));
 }
 
-TEST(OneToOne, IsAlsoAnItemThatOneShardKeeps) {
+TEST(OneToOne, AlsoAppliesToTheItemsOfASingleShard) {
   EXPECT_TRUE(one_to_one(numbers().then(Shuffle{}).then(Shard{}).then(same())));
   EXPECT_TRUE(one_to_one(numbers().then(Shard{}).then(on_threads())));
   EXPECT_FALSE(one_to_one(numbers().then(Shard{}).then(all())));
@@ -366,7 +366,7 @@ std::string broken(const Graph& graph, const Placement& placement) {
   return {};
 }
 
-TEST(Placement, CutsEveryGraphAtTwoEdgesOnlyOrRefusesIt) {
+TEST(Placement, CutsRandomGraphsAtTwoEdgesOrRejectsThem) {
   int placed = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 1500; ++seed) {
     const Graph graph = testing::RandomGraph(seed).make();
@@ -385,7 +385,7 @@ TEST(Placement, CutsEveryGraphAtTwoEdgesOnlyOrRefusesIt) {
   EXPECT_GT(refused, 100);
 }
 
-TEST(LowestCommonAncestor, IsTheLowestStageThatTheGraphCanBeCutBehind) {
+TEST(LowestCommonAncestor, IsTheLowestStageAfterWhichTheGraphCanBeCut) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     const Graph graph = testing::RandomGraph(seed).make();
     const auto& stages = graph.stages();

@@ -67,7 +67,7 @@ TEST(Prefetch, SkipsAfterItsThreadHasStarted) {
   EXPECT_EQ(opened.items(1), std::vector<Tree>{10});
 }
 
-TEST(Prefetch, MakesItemsOnAnotherThreadAndNoMoreThanItsDepthAhead) {
+TEST(Prefetch, MakesAtMostItsDepthAheadOnAnotherThread) {
   std::atomic<std::int64_t> made = 0;
   std::atomic<bool> elsewhere = true;
   const auto here = std::this_thread::get_id();
@@ -97,14 +97,14 @@ TEST(Prefetch, FailsInPlace) {
   EXPECT_FALSE(opened.iterator().next());
 }
 
-TEST(Prefetch, EndsWhereverItStands) {
+TEST(Prefetch, EndsAtAnyPosition) {
   for (int i = 0; i < 200; ++i) {
     Opened opened(first_numbers(1000).then(Prefetch{3}).then(Batch{2}).then(Prefetch{2}).then(Prefetch{1}));
     opened.items(static_cast<std::size_t>(i % 7));
   }
 }
 
-TEST(Prefetch, EndsWhenTheItemUnderWayIsMade) {
+TEST(Prefetch, EndsOnceTheItemInProgressIsMade) {
   std::promise<void> begun, release;
   const auto graph = first_numbers(9)
                          .then(mapped([&](auto i) {
@@ -123,7 +123,7 @@ TEST(Prefetch, EndsWhenTheItemUnderWayIsMade) {
   ended.get();
 }
 
-TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
+TEST(Prefetch, IsOmittedOnRequest) {
   const auto here = std::this_thread::get_id();
   bool same = true;
   const auto graph = first_numbers(9)
@@ -147,7 +147,7 @@ Graph forked(std::int64_t lead, std::int64_t buffer) {
   return Graph::join(Zip{}, {branches[0].then(Skip{lead}).then(Prefetch{4}), branches[1].then(Prefetch{4})});
 }
 
-TEST(Prefetch, BranchesOnSeveralThreadsGiveEachItem) {
+TEST(Prefetch, BranchesOnSeveralThreadsYieldEachItem) {
   for (int round = 0; round < 20; ++round) {
     std::int64_t next = 0;
     for (const auto& item : items_of(forked(3, 10))) {
@@ -158,7 +158,7 @@ TEST(Prefetch, BranchesOnSeveralThreadsGiveEachItem) {
   }
 }
 
-TEST(Prefetch, SeesThatNobodyCanMoveThoughBranchesAreOnSeveralThreads) {
+TEST(Prefetch, DetectsADeadlockOfBranchesOnSeveralThreads) {
   for (int round = 0; round < 20; ++round) {
     const auto failure = failure_of([] { items_of(forked(30, 10)); });
     EXPECT_EQ(failure.stage, "both");
@@ -169,7 +169,7 @@ TEST(Prefetch, SeesThatNobodyCanMoveThoughBranchesAreOnSeveralThreads) {
   }
 }
 
-TEST(Prefetch, ABranchStallsForOneOnAnotherThreadWithoutFailing) {
+TEST(Prefetch, ABranchMayStallForOneOnAnotherThread) {
   const auto branches = first_numbers(2000).fork(2, 10);
   // Each takes its items once the other has had as many: both threads stall, and continue.
   const auto slow = branches[0].then(Batch{500}).then(Prefetch{1});
@@ -177,7 +177,7 @@ TEST(Prefetch, ABranchStallsForOneOnAnotherThreadWithoutFailing) {
   EXPECT_EQ(items_of(Graph::join(Zip{}, {slow, fast})).size(), 4u);
 }
 
-TEST(Prefetch, OneBranchMayBeLeftAlone) {
+TEST(Prefetch, OneBranchMayBeUnread) {
   for (int round = 0; round < 50; ++round) {
     const auto branches = first_numbers(300).then(Prefetch{2}).fork(2, 5);
     const auto first = branches[0].then(Prefetch{2}).then(Take{3}).then(Repeat{1});
@@ -222,14 +222,14 @@ Graph crossed(std::int64_t lead, std::int64_t buffer) {
   return Graph::join(Zip{}, {first, second});
 }
 
-TEST(Prefetch, ForksThatWaitForEachOtherCrosswiseGoOnOrFail) {
+TEST(Prefetch, ForksThatWaitForEachOtherProceedOrFail) {
   for (int round = 0; round < 20; ++round) {
     EXPECT_EQ(outcome_of(crossed(30, 60), 470), "");
     EXPECT_THAT(outcome_of(crossed(30, 10), 470), HasSubstr("its buffer of 10 items is full"));
   }
 }
 
-TEST(Prefetch, AFullBufferIsFoundBeforeOneThreadThatReadsAllBranches) {
+TEST(Prefetch, DetectsAFullBufferIfOneThreadReadsAllBranches) {
   for (int round = 0; round < 20; ++round) {
     const auto branches = first_numbers(101).fork(2, 10);
     const auto zipped = Graph::join(Zip{}, {branches[0].then(Skip{30}), branches[1]}).then(Prefetch{3});
@@ -237,7 +237,7 @@ TEST(Prefetch, AFullBufferIsFoundBeforeOneThreadThatReadsAllBranches) {
   }
 }
 
-TEST(Prefetch, ABranchThatEndsLetsThatBehindItGoOnWhileItIsStopped) {
+TEST(Prefetch, ABranchThatEndsReleasesTheSlowerOneWhileStopping) {
   for (int round = 0; round < 50; ++round) {
     const auto branches = first_numbers(300).then(Prefetch{2}).fork(2, 4);
     const auto few = branches[0].then(Prefetch{2}).then(Take{3});
@@ -267,7 +267,7 @@ Graph tangled(unsigned seed, int depth, bool roomy) {
   return graph;
 }
 
-TEST(Prefetch, AnyTangleOfForksGoesOnOrFailsAndNeverWaitsForEver) {
+TEST(Prefetch, RandomForksProceedOrFailButNeverHang) {
   int full = 0;
   for (unsigned seed = 0; seed < 150; ++seed) {
     const int depth = 1 + static_cast<int>(seed % 3);
@@ -307,11 +307,11 @@ class Searching {
   std::shared_ptr<Opened> opened_;
 };
 
-TEST(Prefetch, ABranchIsGivenWhatIsThereWhileAnotherHasTheNextItemMade) {
+TEST(Prefetch, ABranchYieldsBufferedItemsWhileAnotherMakesTheNext) {
   for (int round = 0; round < 100; ++round) ASSERT_TRUE(Searching().gives_all());
 }
 
-TEST(Prefetch, EndsThoughAnItemThatBothBranchesWaitForDoesNotCome) {
+TEST(Prefetch, EndsWhileBothBranchesWaitForAnItem) {
   for (int round = 0; round < 20; ++round) {
     Searching searching;
     ASSERT_TRUE(searching.gives_all());

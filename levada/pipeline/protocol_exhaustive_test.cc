@@ -19,7 +19,7 @@ std::size_t explore(const Setup& setup) {
 
 constexpr auto all_stages = {Stages::one_to_one, Stages::some_dropped, Stages::some_doubled};
 
-TEST(PipelineProtocol, GivesEverythingOnceAndInOrderHoweverStepsFollowEachOther) {
+TEST(PipelineProtocol, YieldsEachItemOnceAndInOrderInEveryInterleaving) {
   for (const Stages stages : all_stages) {
     for (int workers = 1; workers <= 3; ++workers) {
       for (std::int64_t items = 0; items <= 4; ++items) {
@@ -35,7 +35,7 @@ TEST(PipelineProtocol, GivesEverythingOnceAndInOrderHoweverStepsFollowEachOther)
   }
 }
 
-TEST(PipelineProtocol, KeepsTheOrderWhereWorkersHoldInputs) {
+TEST(PipelineProtocol, KeepsTheOrderIfWorkersHoldInputs) {
   for (std::int64_t max_held = 1; max_held <= 3; ++max_held) {
     for (int workers = 1; workers <= 2; ++workers) {
       for (std::int64_t items = 0; items <= 5; ++items) {
@@ -55,7 +55,7 @@ TEST(PipelineProtocol, KeepsTheOrderWhereWorkersHoldInputs) {
   }
 }
 
-TEST(PipelineProtocol, ShowsNothingOfAnEarlierEpochAfterAResetAtAnyTime) {
+TEST(PipelineProtocol, YieldsNoItemsOfAnEarlierEpochAfterAReset) {
   for (const Stages stages : all_stages) {
     explore({.workers = 1, .items = 2, .window = 2, .stages = stages, .requests = {Request::reset, Request::reset}});
     explore({.items = 2, .stages = stages, .requests = {Request::reset}});
@@ -63,14 +63,14 @@ TEST(PipelineProtocol, ShowsNothingOfAnEarlierEpochAfterAResetAtAnyTime) {
   explore({.items = 1, .requests = {Request::reset, Request::reset}});
 }
 
-TEST(PipelineProtocol, PausesAndGoesOnAtAnyTime) {
+TEST(PipelineProtocol, PausesAndResumesAtAnyTime) {
   for (const Stages stages : all_stages) {
     explore({.items = 2, .stages = stages, .requests = {Request::pause, Request::resume}});
     explore({.items = 1, .stages = stages, .requests = {Request::pause, Request::reset}});
   }
 }
 
-TEST(PipelineProtocol, EndsAtAnyTime) {
+TEST(PipelineProtocol, ShutsDownAtAnyTime) {
   for (const Stages stages : all_stages) {
     explore({.items = 2, .stages = stages, .requests = {Request::shutdown}});
     explore({.items = 1, .stages = stages, .requests = {Request::pause, Request::shutdown}});
@@ -78,7 +78,7 @@ TEST(PipelineProtocol, EndsAtAnyTime) {
   }
 }
 
-TEST(PipelineProtocol, TellsAFailureInThePlaceOfItsItem) {
+TEST(PipelineProtocol, ReportsAFailureInPlaceOfItsItem) {
   for (const Stages stages : all_stages) {
     for (std::int64_t item = 0; item < 3; ++item) {
       explore({.items = 4, .stages = stages, .dispatcher_fails = item});
@@ -87,7 +87,7 @@ TEST(PipelineProtocol, TellsAFailureInThePlaceOfItsItem) {
   }
 }
 
-TEST(PipelineProtocol, GoesOnWhereWorkersHaveComeUnevenlyFar) {
+TEST(PipelineProtocol, ResumesWorkersAtDifferentPositions) {
   for (const Stages stages : all_stages) {
     for (int group = 1; group <= 3; ++group) {
       for (std::int64_t mark = 1; mark <= 5; ++mark) {
@@ -99,7 +99,7 @@ TEST(PipelineProtocol, GoesOnWhereWorkersHaveComeUnevenlyFar) {
   }
 }
 
-TEST(PipelineProtocol, AWorkerThatEndsByItselfKeepsNobodyWaiting) {
+TEST(PipelineProtocol, AWorkerThatEndsEarlyBlocksNoProcess) {
   for (const Stages stages : all_stages) {
     if (stages == Stages::some_dropped) continue;  // worker 0 would yield nothing and never leave
     explore({.items = 4, .stages = stages, .leaves_after = 1});

@@ -36,7 +36,7 @@ void expect_refused(const Bytes& good, const Decode& decode) {
   EXPECT_THROW(decode(longer), CorruptMessage);
 }
 
-TEST(PipelineMessages, CrossUnchanged) {
+TEST(PipelineMessages, RoundTrip) {
   for (const Command& command : some_commands()) EXPECT_EQ(decode<Command>(encode(command)), command);
   for (const Items& items : some_items()) EXPECT_EQ(decode<Items>(encode(items)), items);
   Ack ack{.number = 5, .process = "worker 0 (process 4242)"};
@@ -44,7 +44,7 @@ TEST(PipelineMessages, CrossUnchanged) {
   EXPECT_EQ(decode<Ack>(encode(ack)), ack);
 }
 
-TEST(PipelineMessages, AreRefusedWhereTheyAreNone) {
+TEST(PipelineMessages, AreRejectedIfInvalid) {
   for (const Command& command : some_commands()) expect_refused(encode(command), decode<Command>);
   for (const Items& items : some_items()) expect_refused(encode(items), decode<Items>);
   expect_refused(encode(Ack{.number = 5, .process = "x"}), decode<Ack>);
@@ -74,7 +74,7 @@ TEST(PipelineProcessState, AResetEndsAPause) {
   EXPECT_EQ(state.reset_number(), 3u);
 }
 
-TEST(PipelineAssigner, AssignsInTurnAndSkipsWhatAWorkerHasHad) {
+TEST(PipelineAssigner, AssignsInTurnAndSkipsItemsThatAWorkerHasReceived) {
   RoundRobinAssigner assigner(
       3,
       Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.num_inputs = 3}, {.num_inputs = 1}, {.num_inputs = 2}}});
@@ -89,7 +89,7 @@ TEST(PipelineAssigner, AssignsInTurnAndSkipsWhatAWorkerHasHad) {
   EXPECT_EQ(later.unwanted(), 7);
 }
 
-TEST(PipelineWorkerInput, RefusesItemsThatDoNotFollow) {
+TEST(PipelineWorkerInput, RejectsItemsOutOfOrder) {
   WorkerInput input(1, 2, 0);
   EXPECT_THROW(input.apply({.reset = 1, .first = 3, .count = 1}), CorruptMessage);
   input.apply({.reset = 1, .first = 1, .count = 2});
@@ -98,7 +98,7 @@ TEST(PipelineWorkerInput, RefusesItemsThatDoNotFollow) {
   EXPECT_THROW(input.apply({.reset = 1, .first = 7, .count = 1}), CorruptMessage);
 }
 
-TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
+TEST(PipelineMerge, RejectsItemsOutOfOrder) {
   OrderedMerge merge(2, {});
   Items items{.reset = 1, .first = 1, .count = 1, .marks = {1}, .reached = 1};
   EXPECT_THROW(merge.apply(0, items), CorruptMessage);
@@ -111,7 +111,7 @@ TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
   EXPECT_THROW(merge.apply(0, items), CorruptMessage);
 }
 
-TEST(PipelineMerge, DoesNotWaitForAWorkerThatHasReportedThatNothingComes) {
+TEST(PipelineMerge, DoesNotWaitForAWorkerThatHasReportedALaterMark) {
   OrderedMerge merge(2, {});
   merge.apply(1, {.reset = 1, .count = 1, .marks = {1}, .reached = 2});
   EXPECT_EQ(merge.next(), OrderedMerge::Step::wait);

@@ -27,7 +27,7 @@ TEST(Seeds, AreSharedByAllProcessesOfAnEpoch) {
   EXPECT_EQ(of_epochs.size(), 100u);
 }
 
-TEST(Seeds, AreTheirOwnOfEachCopyAndEpochButOfTheDispatchingProcess) {
+TEST(Seeds, DifferPerCopyAndEpochExceptInTheDispatchingProcess) {
   std::set<std::uint64_t> own;
   for (std::int64_t epoch = 0; epoch < 10; ++epoch) {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -43,7 +43,7 @@ TEST(Seeds, AreTheirOwnOfEachCopyAndEpochButOfTheDispatchingProcess) {
   EXPECT_EQ(own.size(), 10u * ranks * (workers + 1));
 }
 
-TEST(Seeds, DivideAmongTheWorkersOfAllRanksWhatRanksKeepAlone) {
+TEST(Seeds, WorkersDivideThePartitionOfTheirRank) {
   std::set<std::int64_t> parts;
   for (int rank = 0; rank < ranks; ++rank) {
     for (int worker = 0; worker < workers; ++worker) {
@@ -61,7 +61,7 @@ TEST(Seeds, DivideAmongTheWorkersOfAllRanksWhatRanksKeepAlone) {
   EXPECT_EQ(parts.size(), static_cast<std::size_t>(ranks * workers));
 }
 
-TEST(Seeds, OfNestedPassesHaveNumbersThatIncreaseInTheOrderOfThePasses) {
+TEST(Seeds, NestedPassesHaveIncreasingNumbers) {
   std::vector<std::vector<std::int64_t>> passes;
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
     for (std::int64_t outer = 0; outer < 2; ++outer) {
@@ -75,7 +75,7 @@ TEST(Seeds, OfNestedPassesHaveNumbersThatIncreaseInTheOrderOfThePasses) {
   EXPECT_EQ(std::ranges::adjacent_find(passes), passes.end());
 }
 
-TEST(Seeds, OfFurtherPassesAreThoseOfEpochsThatNoOtherHas) {
+TEST(Seeds, FurtherPassesHaveUniqueSeeds) {
   std::set<std::int64_t> epochs;
   std::set<std::uint64_t> seeds;
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {

@@ -25,7 +25,7 @@ Graph example() {
       .then(Batch{8, true});
 }
 
-TEST(Show, IsATableOfStagesAndTheirProcesses) {
+TEST(Show, PrintsATableOfStagesAndTheirProcesses) {
   const Graph graph = example();
   const Placement placement = place(graph, 2);
   EXPECT_EQ(to_text({.graph = graph, .placement = placement, .workers = 2}),
@@ -40,7 +40,7 @@ TEST(Show, IsATableOfStagesAndTheirProcesses) {
             "2 workers, to which items of dispatch are dealt in turn\n");
 }
 
-TEST(Show, SaysHowDocumentsArePacked) {
+TEST(Show, DescribesHowDocumentsArePacked) {
   const Graph graph =
       numbers().then(Pack{.sequence = 8}).then(Pack{.sequence = 4, .method = Packing::best_fit, .buffer = 9});
   const auto text = to_text({.graph = graph, .placement = place(graph, 0)});
@@ -59,7 +59,7 @@ TEST(Show, SaysHowDocumentsArePacked) {
             "dtype=int32");
 }
 
-TEST(Show, SaysWhereOrderIsKeptAndWhereThereAreNoWorkers) {
+TEST(Show, StatesTheOrderAndTheLackOfWorkers) {
   const Graph graph = numbers().then(Dispatch{}).then(same());
   EXPECT_THAT(to_text({.graph = graph, .placement = place(graph, 1), .workers = 1}),
               EndsWith("1 worker, to which items of dispatch are dealt in turn; one-to-one: the order is that of one "
@@ -91,7 +91,7 @@ TEST(Show, NamesTheBottleneck) {
               HasSubstr("\nNo stage is the bottleneck: the busiest process works 10% of the time, so the loop"));
 }
 
-TEST(Show, IsOneJsonObject) {
+TEST(Show, PrintsOneJsonObject) {
   const Graph graph = Graph::join(Zip{}, {numbers(3, "a \"b\" \xff").then(Dispatch{}), numbers(3).then(Shard{})});
   Stats stats{.stages = std::vector<protocol::StageTotals>(graph.stages().size(), {4, 1, 2 * s, 3 * s}), .seconds = 2};
   const auto json = nlohmann::json::parse(to_json({graph, place(graph, 2), 2, &stats}));
@@ -107,7 +107,7 @@ TEST(Show, IsOneJsonObject) {
   EXPECT_THAT(json["finding"].get<std::string>(), HasSubstr("\uFFFD is the bottleneck"));
 }
 
-TEST(Show, IsAMermaidChartWithABoxAProcess) {
+TEST(Show, PrintsAMermaidChartWithABoxPerProcess) {
   const Graph graph = numbers(3, "a \"b\"").then(Dispatch{}).then(same()).then(FullSync{}, "sync");
   EXPECT_EQ(to_mermaid({.graph = graph, .placement = place(graph, 3), .workers = 3}),
             "flowchart LR\n"
@@ -128,13 +128,13 @@ TEST(Show, IsAMermaidChartWithABoxAProcess) {
             "  s3 --> caller\n");
 }
 
-TEST(Show, HasWorkersPassOnWhatTheyDoNothingWith) {
+TEST(Show, ShowsWorkersThatOnlyForwardItems) {
   const Graph graph = numbers().then(Dispatch{});
   EXPECT_THAT(to_mermaid({.graph = graph, .placement = place(graph, 2), .workers = 2}),
               EndsWith("  s0 --> s1\n  s1 == in turn ==> pass\n  pass ==> caller\n"));
 }
 
-TEST(Show, SaysTheParametersOfEveryOperation) {
+TEST(Show, ShowsTheParametersOfEveryOperation) {
   const auto branches = numbers().then(Repeat{3}).then(Take{5}).then(Skip{1}).then(Prefetch{2}).fork(2, 9);
   Map lenient = same();
   lenient.on_error = OnError::skip;

@@ -16,7 +16,7 @@ void walk(SnapshotLog& history, std::int64_t items, Duration cost_of_item) {
   }
 }
 
-TEST(SnapshotLog, FindsBackToEveryPositionThatIsKept) {
+TEST(SnapshotLog, RestoresEveryKeptPosition) {
   SnapshotLog history;
   walk(history, 1000, {});
   for (std::int64_t position = 0; position < 1000; ++position) {
@@ -34,7 +34,7 @@ TEST(SnapshotLog, RemembersEveryPositionOfASlowIterator) {
   EXPECT_GE(exact, 25);
 }
 
-TEST(SnapshotLog, ForgetsWhatIsNotKept) {
+TEST(SnapshotLog, DropsPositionsThatAreNoLongerNeeded) {
   SnapshotLog history;
   history.mark(3, [] { return Tree(3); });
   history.mark(5, [] { return Tree(5); });
@@ -46,7 +46,7 @@ TEST(SnapshotLog, ForgetsWhatIsNotKept) {
   EXPECT_EQ(history.at(9).skip, 3);
 }
 
-TEST(SnapshotLog, ForgetsEveryOtherOfTooMany) {
+TEST(SnapshotLog, DropsEveryOtherCursorBeyondItsLimit) {
   SnapshotLog history;
   std::int64_t saved = 0;
   for (std::int64_t position = 0; position < 100000; ++position) {
@@ -71,7 +71,7 @@ TEST(SnapshotLog, KeepsABoundedNumberOfBytes) {
   }
 }
 
-TEST(SnapshotLog, KeepsABoundedNumberOfBytesOfWhatOtherProcessesSave) {
+TEST(SnapshotLog, BoundsTheBytesOfCursorsOfOtherProcesses) {
   // As several workers forward the snapshots of one dispatching process: each in order, but not all together.
   constexpr std::int64_t count = 400;
   SnapshotLog history;
@@ -94,7 +94,7 @@ TEST(SnapshotLog, KeepsABoundedNumberOfBytesOfWhatOtherProcessesSave) {
   EXPECT_EQ(history.bytes(), 0u);
 }
 
-TEST(SnapshotLog, KeepsTwoCursorsHoweverLargeTheyAre) {
+TEST(SnapshotLog, KeepsTwoCursorsOfAnySize) {
   SnapshotLog history;
   for (std::int64_t position = 0; position < 10; ++position) {
     history.mark(position, [&] { return Tree(Bytes(SnapshotLog::max_bytes + 1)); });

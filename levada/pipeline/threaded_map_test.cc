@@ -24,7 +24,7 @@ TEST(ThreadedMap, KeepsTheOrderOfItems) {
   }
 }
 
-TEST(ThreadedMap, CallsTheFunctionSideBySide) {
+TEST(ThreadedMap, CallsTheFunctionConcurrently) {
   std::latch all(3);
   const Map map{.function = [&](Item item) -> Item {
                   all.arrive_and_wait();
@@ -63,7 +63,7 @@ TEST(ThreadedMap, ReturnsItemsBeforeAFailureOfAnEarlierStage) {
   EXPECT_EQ(failure_of([&] { opened.iterator().next(); }).stage, "fails");
 }
 
-TEST(ThreadedMap, PullsAheadOnlyWhereItNeedNotWait) {
+TEST(ThreadedMap, PullsAheadOnlyIfItNeedNotWait) {
   class Counting final : public Iterator {
    public:
     explicit Counting(std::int64_t& pulled) : pulled_(pulled) {}
@@ -114,7 +114,7 @@ TEST(ThreadedMap, SkipsWithoutCallingTheFunction) {
   EXPECT_EQ(at_begun.iterator().skip(100), 5);
 }
 
-TEST(ThreadedMap, MakesFewItemsThatNobodyAsksFor) {
+TEST(ThreadedMap, MakesFewUnrequestedItems) {
   std::atomic<int> calls = 0;
   {
     const Map map{.function = [&](Item item) -> Item {
@@ -128,7 +128,7 @@ TEST(ThreadedMap, MakesFewItemsThatNobodyAsksFor) {
   EXPECT_LE(calls, 8);
 }
 
-TEST(ThreadedMap, RefusesLessThanNoThreads) {
+TEST(ThreadedMap, RejectsANegativeNumberOfThreads) {
   EXPECT_THAT(levada::refusal([] {
                 Graph::source(range(0, 1)).then(Map{[](Item item) { return item; }, OnError::raise, -1});
               }),

@@ -33,7 +33,7 @@ std::int64_t nanoseconds(const StageTrace& trace, StageWork work, std::int32_t s
   return sum;
 }
 
-TEST(PipelineTraces, SayOfEachProcessWhatItDidAndWaitedFor) {
+TEST(PipelineTraces, RecordTheWorkAndWaitsOfEachProcess) {
   const ProcessOptions options{.workers = 2, .worker_prefetch = 1, .main_prefetch = 1, .record = true};
   run_pipeline(with_slow_map(20), options, [](Consumer& consumer) {
     consumer.reset(0);
@@ -57,7 +57,7 @@ TEST(PipelineTraces, SayOfEachProcessWhatItDidAndWaitedFor) {
   });
 }
 
-TEST(PipelineTraces, AreKeptBeyondTheEndOfTheProcesses) {
+TEST(PipelineTraces, AreAvailableAfterShutdown) {
   const ProcessOptions options{.workers = 1, .record = true};
   run_pipeline(with_slow_map(5), options, [](Consumer& consumer) {
     consumer.reset(0);
@@ -68,7 +68,7 @@ TEST(PipelineTraces, AreKeptBeyondTheEndOfTheProcesses) {
   });
 }
 
-TEST(PipelineTraces, AreOfTheConsumerAloneWithoutWorkersAndOfNobodyUnlessAskedFor) {
+TEST(PipelineTraces, AreRecordedOnlyOnRequestAndInTheConsumerWithoutWorkers) {
   run_pipeline(with_slow_map(5), {.record = true}, [](Consumer& consumer) {
     consumer.reset(0);
     rest_of(consumer);

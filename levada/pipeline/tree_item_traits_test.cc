@@ -39,7 +39,7 @@ std::vector<Tree> carried(const std::vector<Tree>& trees) {
   return back;
 }
 
-TEST(TreeItemTraits, CarryAllThatATreeCanBe) {
+TEST(TreeItemTraits, PackEveryKindOfTree) {
   const std::vector<Tree> trees = {
       Tree(),
       true,
@@ -61,13 +61,13 @@ TEST(TreeItemTraits, CarryAllThatATreeCanBe) {
   EXPECT_TRUE(carried({}).empty());
 }
 
-TEST(TreeItemTraits, CarryStridedTensorsContiguous) {
+TEST(TreeItemTraits, PackStridedTensorsContiguously) {
   const auto tensor = Tensor::zeros(dtypes::int32, {100, 100});
   const auto column = tensor.slice(1, 3, 5);
   EXPECT_TRUE(carried({column}) == std::vector<Tree>{column});
 }
 
-TEST(TreeItemTraits, CarryRandomTrees) {
+TEST(TreeItemTraits, PackRandomTrees) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     RandomTrees random(seed);
     std::vector<Tree> trees;
@@ -76,7 +76,7 @@ TEST(TreeItemTraits, CarryRandomTrees) {
   }
 }
 
-TEST(TreeItemTraits, LendLargeTensorsWithoutACopy) {
+TEST(TreeItemTraits, PackLargeTensorsWithoutCopying) {
   const auto tensor = Tensor::zeros(dtypes::uint8, {100000});
   const std::vector<Item> items = {Tree::list({Tree(tensor), Tree(1)})};
   const auto before = copied_bytes();
@@ -95,7 +95,7 @@ TEST(TreeItemTraits, LendLargeTensorsWithoutACopy) {
   EXPECT_EQ(there.owner(), hold);
 }
 
-TEST(TreeItemTraits, RefuseEveryPieceAndEveryChangeOrReadSomethingElse) {
+TEST(TreeItemTraits, RejectTruncatedBytesAndSurviveChangedOnes) {
   const std::vector<Item> items = {
       Tree::dict({{"a", Tensor::zeros(dtypes::float32, {200})}, {"b", Tree::list({1, "x"})}}),
       Tree(Container{ContainerKind::record, "m:N", {Key("x")}, {Tree(1)}, Bytes(2)}),
@@ -118,7 +118,7 @@ TEST(TreeItemTraits, RefuseEveryPieceAndEveryChangeOrReadSomethingElse) {
   }
 }
 
-TEST(TreeItemTraits, TakeDictsOfArraysApartAndPutThemTogether) {
+TEST(TreeItemTraits, ConvertDictsOfArraysToFieldsAndBack) {
   const auto tensor = Tensor::of<std::int32_t>({2}, {1, 2});
   const Tree dict = Tree::dict({{"tokens", tensor}, {"mask", tensor}});
   const auto arrays = traits.arrays_of(dict);
@@ -132,7 +132,7 @@ TEST(TreeItemTraits, TakeDictsOfArraysApartAndPutThemTogether) {
   }
 }
 
-TEST(TreeItemTraits, RefuseWhatCannotCross) {
+TEST(TreeItemTraits, RejectItemsThatCannotBePacked) {
   static const LanguageObject::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
   int object = 0;
   const std::vector<Item> foreign = {LanguageObject(&object, language)};
