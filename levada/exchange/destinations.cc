@@ -26,7 +26,7 @@ void check_model(const ModelRanks& model) {
   std::ranges::sort(ranks);
   const auto twice = std::ranges::adjacent_find(ranks);
   if (ranks.front() < 0) throw InvalidArgument(fmt::format("rank {} cannot be in a mesh", ranks.front()));
-  if (twice != ranks.end()) throw InvalidArgument(fmt::format("rank {} was given twice for one mesh", *twice));
+  if (twice != ranks.end()) throw InvalidArgument(fmt::format("rank {} is listed twice for one mesh", *twice));
 }
 
 void check_sequences(const Mesh& mesh, const Placement& sequences) {
@@ -56,8 +56,7 @@ Placement sequence_placement(std::string_view name) {
   if (name == "whole") return Replicate{"cp"};
   if (name == "consecutive") return Shard{"cp", 1};
   if (name == "zigzag") return Zigzag{"cp", 1};
-  throw InvalidArgument(
-      fmt::format("sequences are given \"{}\"; it must be one of whole, consecutive, zigzag", cut_text(name, 40)));
+  throw InvalidArgument(fmt::format("sequences must be whole, consecutive or zigzag, got \"{}\"", cut_text(name, 40)));
 }
 
 ModelRanks ModelRanks::from(Mesh mesh, int first) {

@@ -89,16 +89,16 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
   for (const ByteView each : gathered) all.push_back(Preflight::decode(each));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].number == all[0].number) continue;
-    throw InvalidArgument(fmt::format(
-        "rank 0 makes its call {} of this group's exchanges, rank {} its call {}: one of them has raised an error in a "
-        "call before, which the other has not; end both on such an error, or join a new group",
-        all[0].number, rank, all[rank].number));
+    throw InvalidArgument(
+        fmt::format("rank 0 makes call {} of this group's exchanges, but rank {} makes call {}: an earlier call failed "
+                    "on only one of them; end both after such an error, or join a new group",
+                    all[0].number, rank, all[rank].number));
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].call == all[0].call && all[rank].store == all[0].store) continue;
     throw InvalidArgument(fmt::format(
-        "rank 0 calls {}, rank {} {}; all ranks must call the same with the same store, and may give stores "
-        "that belong together one name",
+        "rank 0 calls {}, but rank {} calls {}; all ranks must make the same call with the same store; give "
+        "corresponding stores the same name",
         all[0].call_text(), rank, all[rank].call_text()));
   }
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -110,7 +110,7 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
     for (std::size_t part = 0; part < request_part_names.size(); ++part) {
       if (all[rank].request[part] != all[0].request[part]) differing.push_back(request_part_names[part]);
     }
-    throw InvalidArgument(fmt::format("ranks 0 and {} pass different {}; all ranks must ask for the same exchange",
+    throw InvalidArgument(fmt::format("ranks 0 and {} pass different {}; all ranks must request the same exchange",
                                       rank, fmt::join(differing, " and ")));
   }
   return all;
@@ -285,7 +285,8 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   const auto preflights = decode_all(gathered);
   for (const Preflight& each : preflights) {
     if (!each.is_repeated) continue;
-    if (last.request != each.request) throw CorruptMessage(0, "a round of an exchange repeats none");
+    if (last.request != each.request)
+      throw CorruptMessage(0, "a rank repeats a round of an exchange that does not exist");
   }
   if (std::ranges::all_of(preflights, &Preflight::is_repeated)) {
     check_bounds(last.coming, preflights);

@@ -34,13 +34,13 @@ TEST(Exchange, EndsTheGroupIfOnlyOneRankThrows) {
 TEST(Exchange, RejectsDifferentCallsAndDifferentStores) {
   const ExchangeRequest request{{{{0}, {"a"}}}, {"tokens"}};
   const std::string all_alike =
-      "; all ranks must call the same with the same store, and may give stores that belong together one name";
+      "; all ranks must make the same call with the same store; give corresponding stores the same name";
   expect_all(refusals(3,
                       [&](const auto& engine) {
                         SampleStore one({.name = "store 1"}), two({.name = "store 2"});
                         Exchange(engine).all_gather(engine->info().rank == 2 ? two : one);
                       }),
-             "rank 0 calls all_gather() with store 1, rank 2 all_gather() with store 2" + all_alike);
+             "rank 0 calls all_gather() with store 1, but rank 2 calls all_gather() with store 2" + all_alike);
   expect_all(refusals(2,
                       [&](const auto& engine) {
                         SampleStore store({.name = "rollouts"});
@@ -48,7 +48,7 @@ TEST(Exchange, RejectsDifferentCallsAndDifferentStores) {
                         if (engine->info().rank == 0) exchange.all_gather(store);
                         else exchange.redistribute(store, request);
                       }),
-             "rank 0 calls all_gather() with rollouts, rank 1 redistribute() with rollouts" + all_alike);
+             "rank 0 calls all_gather() with rollouts, but rank 1 calls redistribute() with rollouts" + all_alike);
 }
 
 TEST(Exchange, EndsTheGroupIfARankMakesAnotherCollectiveCall) {
@@ -112,8 +112,8 @@ TEST(Exchange, RejectsCallsWithDifferentNumbers) {
                  if (engine->info().rank == 2) exchange.skip();
                  exchange.redistribute(store, request);
                }),
-      "rank 0 makes its call 2 of this group's exchanges, rank 2 its call 3: one of them has raised an error in a "
-      "call before, which the other has not; end both on such an error, or join a new group");
+      "rank 0 makes call 2 of this group's exchanges, but rank 2 makes call 3: an earlier call failed on only one of "
+      "them; end both after such an error, or join a new group");
 }
 
 TEST(Exchange, RejectsOneRanksInvalidTimeoutOnAllRanks) {
@@ -141,7 +141,7 @@ TEST(Exchange, NamesThePartsOfARequestThatDifferBetweenRanks) {
                         }
                         Exchange(engine).redistribute(store, request, options);
                       }),
-             "ranks 0 and 1 pass different cut_keys and chunk_bytes; all ranks must ask for the same exchange");
+             "ranks 0 and 1 pass different cut_keys and chunk_bytes; all ranks must request the same exchange");
 }
 
 TEST(Exchange, MovesStoresLargerThanTheEnginesMemory) {

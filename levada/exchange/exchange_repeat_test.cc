@@ -131,7 +131,7 @@ TEST(RepeatedExchange, ForgetsItsRoundOnAllRanksIfTheyCallDifferentFunctions) {
         if (engine->info().rank == gathers) repeated.exchange.all_gather(repeated.store);
         else repeated.exchange.redistribute(repeated.store, repeated.request);
       });
-      EXPECT_THAT(refused, testing::HasSubstr("all ranks must call the same"));
+      EXPECT_THAT(refused, testing::HasSubstr("all ranks must make the same call"));
       EXPECT_GT(repeated.run().agreed_bytes, short_message);
       repeated.drop_received();
       EXPECT_LT(repeated.run().agreed_bytes, short_message);

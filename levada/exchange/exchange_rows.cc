@@ -174,7 +174,7 @@ class RowsReader {
   ExchangeRows read() {
     for (auto count = reader_.get_count(1); count > 0; --count) {
       const auto is_held = reader_.get<std::uint8_t>();
-      if (is_held > 1) reader_.fail("a key that is neither held nor not");
+      if (is_held > 1) reader_.fail("an invalid flag for a key");
       rows_.keys.push_back(is_held == 1 ? get_key(reader_) : SampleKey{});
     }
     if (rows_.keys.size() > 64) reader_.fail("more than 64 keys");
@@ -182,12 +182,12 @@ class RowsReader {
     for (auto count = reader_.get_count(5); count > 0; --count) rows_.parts.push_back(get_part(reader_));
     get_numbers(reader_, rows_.sent_by);
     if (rows_.sent_by.size() != (to_all_ ? static_cast<std::size_t>(ranks_) : 0)) {
-      reader_.fail("another number of ranks that send to all");
+      reader_.fail("a wrong number of ranks that send to all");
     }
     for (auto count = reader_.get_count(12); count > 0; --count) read_row();
     for (auto count = reader_.get_count(8); count > 0; --count) {
       const auto sample = reader_.get<std::uint32_t>();
-      if (sample >= samples_) reader_.fail("values of a sample that was not asked for");
+      if (sample >= samples_) reader_.fail("values of a sample that was not requested");
       rows_.values.emplace(sample, get_values(reader_));
     }
     reader_.expect_end();
@@ -197,7 +197,7 @@ class RowsReader {
  private:
   void read_row() {
     ExchangeRow row{.from = reader_.get<std::int32_t>()};
-    if (row.from < 0 || row.from >= ranks_) reader_.fail("a row of no rank");
+    if (row.from < 0 || row.from >= ranks_) reader_.fail("a row of an unknown rank");
     row.begin = reader_.get<std::uint64_t>();
     if (!to_all_) read_receivers(row);
     row.first_item = rows_.items.size();
@@ -212,7 +212,7 @@ class RowsReader {
     if (!rows_.rows.empty()) {
       const ExchangeRow& last = rows_.rows.back();
       if (row.from < last.from || (row.from == last.from && row.begin < last.begin + last.bytes)) {
-        reader_.fail("rows that are not in order");
+        reader_.fail("rows out of order");
       }
     }
     rows_.rows.push_back(std::move(row));
@@ -241,7 +241,7 @@ class RowsReader {
     get_numbers(reader_, parts);
     const bool is_alike = keys.size() == 1;
     const std::size_t expected = is_alike ? 1 : samples.size();
-    if (samples.empty() || keys.size() != expected || parts.size() != expected) reader_.fail("items that are cut off");
+    if (samples.empty() || keys.size() != expected || parts.size() != expected) reader_.fail("truncated items");
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const ExchangeItem item{samples[i], parts[is_alike ? 0 : i], keys[is_alike ? 0 : i]};
       if (item.sample >= samples_ || item.part >= rows_.parts.size() || item.keys == 0) reader_.fail("an unknown item");
@@ -263,7 +263,7 @@ class RowsReader {
         rows_.lengths.push_back(own);
         rows_.sizes.push_back(bytes_of(rows_.keys[k], rows_.parts[rows_.items[i].part], own));
         const auto sum = checked_add(row.bytes, rows_.sizes.back());
-        if (!sum) reader_.fail("more bytes than there can be");
+        if (!sum) reader_.fail("a number of bytes that overflows");
         row.bytes = *sum;
       });
     }
@@ -271,7 +271,7 @@ class RowsReader {
     if (next != lengths.size()) reader_.fail("more lengths than items");
     std::vector<std::uint64_t> contents;
     get_numbers(reader_, contents);
-    if (contents.size() != next) reader_.fail("another number of contents than of items");
+    if (contents.size() != next) reader_.fail("different numbers of contents and items");
     rows_.contents.insert(rows_.contents.end(), contents.begin(), contents.end());
   }
 

@@ -133,7 +133,7 @@ TEST(ExchangeRows, RejectInvalidBytes) {
     if (!to_all) {
       EXPECT_THAT(read(bytes, 3, 3, to_all), HasSubstr("a row between other ranks"));
     }
-    EXPECT_THAT(read(bytes, 2, 3, !to_all), HasSubstr("another number of ranks that send to all"));
+    EXPECT_THAT(read(bytes, 2, 3, !to_all), HasSubstr("a wrong number of ranks that send to all"));
     EXPECT_THAT(read(bytes, 2, 1, to_all), HasSubstr("an unknown item"));
     std::mt19937 random(32);
     for (int round = 0; round < 5000; ++round) {
@@ -160,13 +160,13 @@ std::string refusal_of_receivers(int from, const std::vector<RankRange>& receive
 }
 
 TEST(ExchangeRows, RejectUnknownReceiversAndTheSender) {
-  EXPECT_THAT(refusal_of_receivers(0, {{1, 2}, {3, 4}}), HasSubstr("items that are cut off"));
+  EXPECT_THAT(refusal_of_receivers(0, {{1, 2}, {3, 4}}), HasSubstr("truncated items"));
   EXPECT_THAT(refusal_of_receivers(0, {{1, 5}}), HasSubstr("an unknown receiver"));
   EXPECT_THAT(refusal_of_receivers(0, {{-1, 2}}), HasSubstr("an unknown receiver"));
   EXPECT_THAT(refusal_of_receivers(0, {{2, 2}}), HasSubstr("an unknown receiver"));
   EXPECT_THAT(refusal_of_receivers(0, {{2, 4}, {1, 2}}), HasSubstr("an unknown receiver"));
   EXPECT_THAT(refusal_of_receivers(2, {{1, 4}}), HasSubstr("a rank that sends to itself"));
-  EXPECT_THAT(refusal_of_receivers(4, {{1, 2}}), HasSubstr("a row of no rank"));
+  EXPECT_THAT(refusal_of_receivers(4, {{1, 2}}), HasSubstr("a row of an unknown rank"));
   EXPECT_THAT(refusal_of_receivers(0, {{2, 4}}), HasSubstr("a row between other ranks"));
   EXPECT_THAT(refusal_of_receivers(1, {}), HasSubstr("a row between other ranks"));
 }

@@ -47,8 +47,9 @@ OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const Exchang
       const auto* entry = place && columns[key] != nullptr ? &columns[key]->entries[*place] : nullptr;
       if (entry == nullptr || !entry->is_here || !entry->part.is_whole() ||
           !std::ranges::equal(entry->lengths.all(), rows.lengths[number]) || entry->content != rows.contents[number]) {
-        throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but its store has changed meanwhile",
-                                          row.from, index.id(item.sample), rows.keys[key].name));
+        throw InvalidArgument(
+            fmt::format("rank {} cannot send sample {}, key {}: its store changed during the exchange", row.from,
+                        index.id(item.sample), rows.keys[key].name));
       }
       append(rows, item, key, *entry);
     });

@@ -147,7 +147,7 @@ TEST(OutgoingStream, RejectsAStoreThatNoLongerHasTheSamples) {
     change(outgoing.store);
     return refusal([&] { outgoing.sent(); });
   };
-  const std::string expected = "rank 0 is to send sample sample-2, key mask, but its store has changed meanwhile";
+  const std::string expected = "rank 0 cannot send sample sample-2, key mask: its store changed during the exchange";
   const std::vector<std::string> id{"sample-2"};
   EXPECT_EQ(refused([&](SampleStore& store) { store.remove(id); }), expected);
   EXPECT_EQ(refused([&](SampleStore& store) {

@@ -198,11 +198,11 @@ TEST(Destinations, AreCutAlongOneNonDataAxis) {
   for (const Placement& wrong : {Placement(Shard{"cp", 0}), Placement(Zigzag{"dp", 1}), Placement(Stages{"pp", {}})}) {
     EXPECT_THAT(refusal([&] { destinations_of(model("dp=1,cp=2"), {{"a"}}, wrong); }), HasSubstr(refused));
   }
-  EXPECT_THAT(refusal([] { sequence_placement("half"); }), HasSubstr("whole, consecutive, zigzag"));
+  EXPECT_THAT(refusal([] { sequence_placement("half"); }), HasSubstr("whole, consecutive or zigzag"));
   const auto of_ranks = [](std::vector<int> ranks) {
     destinations_of({Mesh::parse("dp=2"), std::move(ranks)}, {{"a"}, {"b"}});
   };
-  EXPECT_EQ(refusal([&] { of_ranks({3, 3}); }), "rank 3 was given twice for one mesh");
+  EXPECT_EQ(refusal([&] { of_ranks({3, 3}); }), "rank 3 is listed twice for one mesh");
   EXPECT_EQ(refusal([&] { of_ranks({0, -1}); }), "rank -1 cannot be in a mesh");
 }
 
@@ -307,7 +307,7 @@ TEST(Exchange, FailsOnAllRanksBeforeAnythingMoves) {
                         if (engine->info().rank == 2) mine.destinations[0].ids.pop_back();
                         exchange(engine, tokens(own(engine), 3), mine);
                       }),
-             "ranks 0 and 2 pass different destinations; all ranks must ask for the same exchange");
+             "ranks 0 and 2 pass different destinations; all ranks must request the same exchange");
   expect_all(refusals(3,
                       [&](const auto& engine) {
                         exchange(engine, tokens(own(engine), 3), {{{{7}, {"a"}}}, {"tokens"}});

@@ -29,7 +29,7 @@ struct Held {
 void get_samples(ByteReader& reader, std::size_t requested, std::vector<std::uint32_t>& samples) {
   get_numbers(reader, samples);
   const bool ascend = std::ranges::adjacent_find(samples, std::ranges::greater_equal()) == samples.end();
-  if (!ascend || (!samples.empty() && samples.back() >= requested)) reader.fail("samples that were not asked for");
+  if (!ascend || (!samples.empty() && samples.back() >= requested)) reader.fail("samples that were not requested");
 }
 
 void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool same) {
@@ -138,18 +138,18 @@ struct HoldingsTable::Column {
   /// If the column omits its samples, `samples` keeps those of the previous column.
   void read(ByteReader& reader, std::size_t requested, std::span<const std::string> keys) {
     key = get_key(reader);
-    if (std::ranges::find(keys, key.name) == keys.end()) reader.fail("a key that was not asked for");
+    if (std::ranges::find(keys, key.name) == keys.end()) reader.fail("a key that was not requested");
     std::vector<std::uint32_t> others;
     get_samples(reader, requested, others);
     if (!others.empty()) samples = std::move(others);
-    if (samples.empty()) reader.fail("a key of no samples");
+    if (samples.empty()) reader.fail("a key without samples");
     parts.clear();
     for (auto count = reader.get_count(5); count > 0; --count) parts.push_back(get_part(reader));
-    if (!parts.empty() && parts.size() != samples.size()) reader.fail("another number of parts");
+    if (!parts.empty() && parts.size() != samples.size()) reader.fail("a wrong number of parts");
     lengths = get_lengths(reader);
-    if (lengths.size() != samples.size()) reader.fail("another number of lengths");
+    if (lengths.size() != samples.size()) reader.fail("a wrong number of lengths");
     get_numbers(reader, contents);
-    if (contents.size() != samples.size()) reader.fail("another number of contents");
+    if (contents.size() != samples.size()) reader.fail("a wrong number of contents");
     const std::int64_t most = max_tokens(key);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (lengths.total(i) > most) reader.fail("lengths that do not fit in memory");

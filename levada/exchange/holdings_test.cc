@@ -118,7 +118,7 @@ TEST(Holdings, RejectInvalidBytes) {
   EXPECT_THROW(HoldingsTable(few, keys).add(0, good), CorruptMessage);
   const std::vector<std::string> one{"tokens"};
   EXPECT_THAT(refusal<CorruptMessage>([&] { HoldingsTable(index, one).add(0, good); }),
-              HasSubstr("a key that was not asked for"));
+              HasSubstr("a key that was not requested"));
 }
 
 /// Writes holdings of one sample's key "k", followed by other fields.
@@ -166,11 +166,11 @@ TEST(Holdings, RejectImpossibleHoldings) {
     table.add(0, Lie().column().end().numbers({1}).values({0, 1}).bytes());
     return refusal<CorruptMessage>([&] { table.add(1, lie.bytes()); });
   };
-  EXPECT_THAT(refused(Lie().column({})), HasSubstr("a key of no samples"));
-  EXPECT_THAT(refused(Lie().column({0, 1})), HasSubstr("another number of lengths"));
-  EXPECT_THAT(refused(Lie().column({0}, 2)), HasSubstr("another number of contents"));
+  EXPECT_THAT(refused(Lie().column({})), HasSubstr("a key without samples"));
+  EXPECT_THAT(refused(Lie().column({0, 1})), HasSubstr("a wrong number of lengths"));
+  EXPECT_THAT(refused(Lie().column({0}, 2)), HasSubstr("a wrong number of contents"));
   EXPECT_THAT(refused(Lie().column().column({})), HasSubstr("a key that is listed twice"));
-  EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not asked for"));
+  EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not requested"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not held"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not held"));
 }

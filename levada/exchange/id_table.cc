@@ -67,8 +67,9 @@ std::size_t IdTable::slot_for(std::string_view id, std::uint64_t hash) const {
 
 void IdTable::check_id(std::string_view id) {
   if (!id.empty() && id.size() <= longest_id) return;
-  throw InvalidArgument(fmt::format("a sample's id must have 1 byte to 16 MiB; that which begins with \"{}\" has {}",
-                                    cut_text(id, 60), format_bytes(id.size())));
+  throw InvalidArgument(
+      fmt::format("a sample's id must have 1 byte to 16 MiB, but the id that begins with \"{}\" has {}",
+                  cut_text(id, 60), format_bytes(id.size())));
 }
 
 std::size_t IdTable::insert(std::string_view id, std::uint64_t hash) {
@@ -90,7 +91,7 @@ void IdTable::grow_for_one_more() {
 std::size_t IdTable::insert_at(std::size_t slot, std::string_view id, std::uint64_t hash) {
   check_id(id);
   if (entries_.size() >= max_ids || text_.size() > max_text - id.size()) {
-    throw InvalidArgument("there is room for 2^32 samples and 1 TiB of ids");
+    throw InvalidArgument("at most 2^32 samples and 1 TiB of ids are supported");
   }
   Entry entry;
   entry.hash = hash;

@@ -46,7 +46,7 @@ struct Shortfall {
 };
 
 [[noreturn]] void refuse_size() {
-  throw InvalidArgument("2^64 bytes or more cannot be moved at once");
+  throw InvalidArgument("an exchange cannot move 2^64 bytes or more at once");
 }
 
 std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
@@ -102,12 +102,12 @@ class Planner {
     std::ranges::sort(names);
     names.erase(std::unique(names.begin(), names.end()), names.end());
     if (names.size() > max_keys) {
-      throw InvalidArgument(fmt::format("{} keys cannot be moved at once; at most {} can", names.size(), max_keys));
+      throw InvalidArgument(fmt::format("an exchange moves at most {} keys at once, got {}", max_keys, names.size()));
     }
     const std::set<std::string_view> cut_keys(request_.cut_keys.begin(), request_.cut_keys.end());
     for (const std::string_view name : cut_keys) {
       if (std::ranges::binary_search(names, name)) continue;
-      throw InvalidArgument(fmt::format("key {} is to be cut, but is not among the keys that are to move", name));
+      throw InvalidArgument(fmt::format("cut_keys has key {}, which keys lacks; add it to keys", name));
     }
     for (const std::string& name : names) {
       const auto column = directory_.find_key(name);
@@ -151,7 +151,7 @@ class Planner {
   std::uint16_t part_number(const SequencePart& part) {
     const std::uint32_t number = parts_.of(part);
     if (number == max_parts) {
-      throw InvalidArgument(fmt::format("more than {} parts of sequences cannot be moved at once", max_parts));
+      throw InvalidArgument(fmt::format("an exchange moves at most {} parts of sequences at once", max_parts));
     }
     if (number == content_.parts.size()) content_.parts.push_back(part);
     return static_cast<std::uint16_t>(number);
@@ -247,7 +247,7 @@ class Planner {
       for (const Shortfall& shortfall : shortfalls_of(want, held, key.cut)) {
         if (shortfall.sources != 0) add(first, sample, shortfall, k, end);
         for (std::size_t i = k; shortfall.sources == 0 && i < end; ++i)
-          refuse(sample, keys_[i], "only parts of it are held");
+          refuse(sample, keys_[i], "only parts of it are stored");
       }
       k = end;
     }

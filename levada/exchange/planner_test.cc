@@ -195,10 +195,10 @@ TEST(Planner, RejectsMoreBytesThanCanBeCounted) {
     return plan_exchange(directory, {{{std::move(ranks), ids}}, {"tokens"}});
   };
   EXPECT_EQ(plan_to({1}).delivered_bytes(), 16 * 8 * static_cast<std::uint64_t>(most - 1));
-  EXPECT_EQ(refusal([&] { plan_to({1, 2}); }), "2^64 bytes or more cannot be moved at once");
+  EXPECT_EQ(refusal([&] { plan_to({1, 2}); }), "an exchange cannot move 2^64 bytes or more at once");
   directory.add(0, samples({"more"}, {most - 1}));
   ids.push_back("more");
-  EXPECT_EQ(refusal([&] { plan_to({1}); }), "2^64 bytes or more cannot be moved at once");
+  EXPECT_EQ(refusal([&] { plan_to({1}); }), "an exchange cannot move 2^64 bytes or more at once");
 }
 
 TEST(Planner, RejectsMorePartsThanItCanNumber) {
@@ -212,7 +212,7 @@ TEST(Planner, RejectsMorePartsThanItCanNumber) {
   }
   directory.add(0, samples(ids, std::vector<std::int64_t>(ids.size(), 3)));
   EXPECT_EQ(refusal([&] { plan_exchange(directory, request); }),
-            "more than 65536 parts of sequences cannot be moved at once");
+            "an exchange moves at most 65536 parts of sequences at once");
   request.destinations.pop_back();
   EXPECT_EQ(plan_exchange(directory, request).parts().size(), 65536u);
 }

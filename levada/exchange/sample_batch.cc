@@ -35,7 +35,7 @@ SampleKey key_of(std::string name, const Tensor& tensor, std::string_view what) 
                                       tensor.dtype().name()));
   }
   if (!tensor.view().device().is_cpu()) {
-    throw InvalidArgument(fmt::format("{} does not lie in this machine's memory; copy it to the CPU first", what));
+    throw InvalidArgument(fmt::format("{} is not in this machine's memory; copy it to the CPU first", what));
   }
   return {std::move(name), tensor.dtype(), Shape(std::span(tensor.shape().begin() + 1, tensor.shape().end()))};
 }
@@ -101,7 +101,7 @@ std::size_t SampleBatch::find(std::string_view key) const {
 const SampleBatch::Field& SampleBatch::field(std::string_view key) const {
   const std::size_t at = find(key);
   if (at == fields_.size()) {
-    throw InvalidArgument(fmt::format("the samples have no key {}; there are {}", key, fmt::join(keys(), ", ")));
+    throw InvalidArgument(fmt::format("the samples have no key {}; their keys are {}", key, fmt::join(keys(), ", ")));
   }
   return fields_[at];
 }
@@ -140,12 +140,12 @@ void SampleBatch::check_size(std::string_view key, const Seqlens& seqlens) const
   if (key.empty()) throw InvalidArgument("a key is empty");
   if (seqlens.size() == size()) return;
   throw InvalidArgument(
-      fmt::format("key {} has lengths for {} samples, but there are {}", key, seqlens.size(), size()));
+      fmt::format("key {} has lengths for {} samples, but the batch has {}", key, seqlens.size(), size()));
 }
 
 void SampleBatch::check_position(std::size_t position) const {
   if (position < size()) return;
-  throw InvalidArgument(fmt::format("there is no sample at position {}; there are {}", position, size()));
+  throw InvalidArgument(fmt::format("sample position {} is out of range; the batch has {} samples", position, size()));
 }
 
 void SampleBatch::insert(Field field) {
@@ -202,7 +202,8 @@ void SampleBatch::set_items(SampleKey key, std::span<const std::optional<Tensor>
   for (std::size_t i = 0; i < size(); ++i) {
     const auto what = fmt::format("sample {}, key {}", ids_[i], key.name);
     if (items[i].has_value() != seqlens.has(i)) {
-      throw InvalidArgument(fmt::format("{}: tensor and lengths do not agree on whether it is there", what));
+      throw InvalidArgument(
+          fmt::format("{} has only a tensor or only lengths; give both, or neither for an absent key", what));
     }
     if (!items[i]) continue;
     const SampleKey found = key_of(key.name, *items[i], what);
@@ -230,7 +231,8 @@ const SampleBytes& SampleBatch::bytes_at(std::string_view key, std::size_t posit
   const Field& found = field(key);
   check_position(position);
   if (!found.has_data) {
-    throw InvalidArgument(fmt::format("sample {}, key {}: this is a meta, which has no data", ids_[position], key));
+    throw InvalidArgument(
+        fmt::format("sample {}, key {} has no data, because this batch is a meta", ids_[position], key));
   }
   return found.data[position];
 }

@@ -39,7 +39,7 @@ SampleDirectory::SampleDirectory() : state_(std::make_shared<State>()) {}
 namespace {
 
 Holder holder_of(int rank, const SequencePart& part) {
-  if (rank < 0 || rank >= max_ranks) throw InvalidArgument(fmt::format("there is no rank {}", rank));
+  if (rank < 0 || rank >= max_ranks) throw InvalidArgument(fmt::format("{} is not a rank", rank));
   if (part.count == 0 || part.index >= part.count) {
     throw InvalidArgument(fmt::format("there is no {}", part.to_string()));
   }

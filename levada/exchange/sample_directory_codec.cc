@@ -66,7 +66,7 @@ SampleKey get_key(ByteReader& reader) {
   key.dtype = get_dtype(reader);
   key.trailing = get_shape(reader, Shape::max_rank - 1);
   if (key.name.empty()) reader.fail("a key without a name");
-  if (!key.dtype.is_byte_sized()) reader.fail("a key of a type smaller than a byte");
+  if (!key.dtype.is_byte_sized()) reader.fail("a key with elements smaller than a byte");
   if (!key.bytes(1)) reader.fail("a trailing shape that does not fit in memory");
   return key;
 }
@@ -102,7 +102,7 @@ PlainValues get_values(ByteReader& reader) {
   PlainValues values;
   for (auto count = reader.get_count(5); count > 0; --count) {
     std::string name(get_text(reader, "the name of a value"));
-    if (!values.try_emplace(std::move(name), get_value(reader)).second) reader.fail("two values of one name");
+    if (!values.try_emplace(std::move(name), get_value(reader)).second) reader.fail("two values with the same name");
   }
   return values;
 }
@@ -229,7 +229,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   std::vector<std::uint32_t> set_of;  // by sample
   for (std::size_t key = 0; key < state.keys().size(); ++key) {
     get_numbers(reader, set_of);
-    if (set_of.size() != samples) reader.fail("another number of samples");
+    if (set_of.size() != samples) reader.fail("a wrong number of samples");
     const Seqlens lengths = get_lengths(reader);
     const std::int64_t most = max_tokens(state.keys()[key]);
     std::size_t next = 0;
@@ -243,7 +243,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
     if (next != lengths.size()) reader.fail("more lengths than samples");
   }
   for (std::uint32_t sample = 0; sample < samples; ++sample) {
-    if (!state.is_held(sample)) reader.fail(fmt::format("nobody holds sample {:.60}", state.id(sample)));
+    if (!state.is_held(sample)) reader.fail(fmt::format("no rank holds sample {:.60}", state.id(sample)));
   }
   for (auto count = reader.get_count(8); count > 0; --count) {
     const auto sample = reader.get<std::uint32_t>();

@@ -155,8 +155,7 @@ bool SampleDirectory::State::needs_compaction() const {
 
 void SampleDirectory::State::check_room(std::size_t more_keys) const {
   if (keys_.size() + more_keys <= max_keys) return;
-  throw InvalidArgument(
-      fmt::format("samples have room for {} keys in all, not for {}", max_keys, keys_.size() + more_keys));
+  throw InvalidArgument(fmt::format("a directory holds at most {} keys, got {}", max_keys, keys_.size() + more_keys));
 }
 
 bool SampleDirectory::State::held_by_another(std::uint32_t set, int rank) const {

@@ -238,7 +238,7 @@ TEST(SampleDirectory, RejectsMoreKeysThanPlansCanNumber) {
   }
   SampleDirectory directory;
   directory.add(0, samples({"b"}, 5));
-  EXPECT_EQ(refusal([&] { directory.add(1, batch); }), "samples have room for 65535 keys in all, not for 65536");
+  EXPECT_EQ(refusal([&] { directory.add(1, batch); }), "a directory holds at most 65535 keys, got 65536");
   EXPECT_EQ(directory.size(), 1u);
 }
 

@@ -40,8 +40,9 @@ void check_destinations(const ExchangeRequest& request, int ranks) {
     }
   }
   if (!no_parts.empty()) {
-    throw InvalidArgument(fmt::format("a destination wants {}; the index of a part must be less than their count",
-                                      no_parts.begin()->to_string()));
+    throw InvalidArgument(
+        fmt::format("a destination requests {}, but the index of a part must be less than the number of parts",
+                    no_parts.begin()->to_string()));
   }
   if (!no_ranks.empty()) {
     throw InvalidArgument(

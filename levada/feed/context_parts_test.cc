@@ -230,7 +230,7 @@ TEST(ContextFeedErrors, NameTheOptionOnAllRanks) {
   EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(640, 3)),
               HasSubstr("max_cp must be a power of two, got 3"));
   EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(0, 4)),
-              HasSubstr("max_cp=4 lets each sequence have its own number"));
+              HasSubstr("max_cp=4 gives each sequence its own number"));
   EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(640, 4), 4),
               HasSubstr("choose a multiple of 8 (pad_to=, --pad-to)"));
   auto options = block_options(640, 4);

@@ -35,7 +35,7 @@ SampleOrder::SampleOrder(const std::vector<OrderedPart>& parts, OrderOptions opt
   const auto seed = options_.shuffles ? std::optional(options_.seed) : std::nullopt;
   if (!options_.weights.empty()) {
     check(options_.weights.size() == static_cast<std::uint64_t>(items_),
-          fmt::format("weights has {} numbers, and the data set {} items: give one for each item",
+          fmt::format("weights has {} numbers, but the data set has {} items; give one for each item",
                       options_.weights.size(), items_));
     weighted_.emplace(options_.weights);
     options_.weights = {};
@@ -54,7 +54,7 @@ SampleOrder::SampleOrder(const std::vector<OrderedPart>& parts, OrderOptions opt
 
 std::int64_t SampleOrder::at(std::int64_t epoch, std::int64_t position) {
   check(epoch >= 0 && position >= 0 && position < max_draws && epoch < (max_draws - position) / options_.draws,
-        fmt::format("position {} of epoch {} is behind the last of 2^62 draws", position, epoch));
+        fmt::format("position {} of epoch {} is past the last of 2^62 draws", position, epoch));
   if (weighted_) return weighted_->at(derived_seed(item_seed(options_.seed, epoch, position), weighted_stream));
   const auto draw = epoch * options_.draws + position;
   if (!mix_) return orders_[0].at(draw);

@@ -292,7 +292,7 @@ TEST_F(CacheTest, RejectsStagesThatWouldRunOnlyInTheFirstPass) {
   EXPECT_THAT(refusal([&] {
                 Graph::join(Zip{}, {branches[0].then(cache), branches[1]});
               }),
-              HasSubstr("items before it also go elsewhere"));
+              HasSubstr("items before it are also used elsewhere"));
 }
 
 }  // namespace

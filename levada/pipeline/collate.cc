@@ -82,7 +82,7 @@ class Collating {
     for (std::size_t i = 1; i < nodes.size(); ++i) {
       if (alike(model, *nodes[i])) continue;
       throw SourceError(
-          fmt::format("sample {}: {} is {}, but of sample {} it is {}; samples of a batch are alike: map "
+          fmt::format("sample {}: {} is {}, but in sample {} it is {}; all samples of a batch must be alike: map "
                       "them to one form",
                       first_ + static_cast<std::int64_t>(i), place(), describe(*nodes[i]), first_, describe(model)));
     }
@@ -116,11 +116,11 @@ class Collating {
   Tree batch_of_tensors(const Nodes& nodes, const Tensor& model) {
     const std::size_t bytes = model.view().byte_count();
     if (!model.dtype().is_byte_sized()) {
-      throw Unsupported(fmt::format("{} is {}, which cannot lie side by side", place(), describe(Leaf(model))));
+      throw Unsupported(fmt::format("{} is {}, which cannot be stacked", place(), describe(Leaf(model))));
     }
     if (model.shape().rank() == Shape::max_rank) {
       throw Unsupported(
-          fmt::format("{} is {}: there is no room for one dimension more", place(), describe(Leaf(model))));
+          fmt::format("{} is {}, which has too many dimensions to be stacked", place(), describe(Leaf(model))));
     }
     Tensor batch = memory_.empty(model.dtype(), shape_of_batch(model, nodes.size()));
     std::byte* to = batch.mutable_bytes().data();
@@ -155,7 +155,7 @@ class Collating {
 }  // namespace
 
 Tree collate(std::span<const Tree> samples, std::int64_t first, Memory& memory) {
-  if (samples.empty()) throw InvalidArgument("there is no batch of no samples");
+  if (samples.empty()) throw InvalidArgument("a batch needs at least one sample");
   Nodes nodes;
   for (const Tree& sample : samples) nodes.push_back(&sample);
   return Collating(first, memory).run(nodes);

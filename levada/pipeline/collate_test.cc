@@ -69,10 +69,9 @@ TEST(Collate, KeepsTheClassOfARecord) {
 TEST(Collate, NamesTheSampleAndFieldThatDiffers) {
   const auto sample = [](Tree tokens) { return Tree::dict({{"text", Tree::dict({{"tokens", std::move(tokens)}})}}); };
   const Tree four = sample(Tensor::zeros(dtypes::int64, {4})), five = sample(Tensor::zeros(dtypes::int64, {5}));
-  EXPECT_EQ(
-      collate_refusal<SourceError>({four, four, five}),
-      "sample 102: \"text.tokens\" is int64 [5], but of sample 100 it is int64 [4]; samples of a batch are alike: "
-      "map them to one form");
+  EXPECT_EQ(collate_refusal<SourceError>({four, four, five}),
+            "sample 102: \"text.tokens\" is int64 [5], but in sample 100 it is int64 [4]; all samples of a batch must "
+            "be alike: map them to one form");
   EXPECT_THAT(collate_refusal<SourceError>({four, sample(7)}), HasSubstr("is an integer, but"));
   EXPECT_THAT(collate_refusal<SourceError>({four, Tree::dict({})}), HasSubstr("sample 101: it is a dict of 0, but"));
   EXPECT_THAT(collate_refusal<SourceError>({Tree::list({1}), Tree::tuple({1})}), HasSubstr("it is a tuple of 1, but"));
@@ -80,12 +79,12 @@ TEST(Collate, NamesTheSampleAndFieldThatDiffers) {
 
 TEST(Collate, RejectsValuesThatCannotBeStacked) {
   const Tensor halves = Tensor::zeros(dtypes::float4_e2m1fn, {3});
-  EXPECT_THAT(collate_refusal<Unsupported>({Tree(halves)}), HasSubstr("cannot lie side by side"));
+  EXPECT_THAT(collate_refusal<Unsupported>({Tree(halves)}), HasSubstr("cannot be stacked"));
   Shape deep;
   for (std::size_t i = 0; i < Shape::max_rank; ++i) deep.push_back(1);
   EXPECT_THAT(collate_refusal<Unsupported>({Tree(Tensor::zeros(dtypes::int8, deep))}),
-              HasSubstr("no room for one dimension"));
-  EXPECT_THAT(collate_refusal<InvalidArgument>({}), HasSubstr("no samples"));
+              HasSubstr("too many dimensions to be stacked"));
+  EXPECT_THAT(collate_refusal<InvalidArgument>({}), HasSubstr("at least one sample"));
 }
 
 TEST(Collate, AllocatesAllMemoryAtOnce) {

@@ -63,8 +63,9 @@ Consumer::Consumer(Process process)
 }
 
 void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind) {
-  if (epoch < 0) throw InvalidArgument(fmt::format("epoch {} of a pipeline; epochs are counted from 0", epoch));
-  if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
+  if (epoch < 0) throw InvalidArgument(fmt::format("epoch must be 0 or more, got {}", epoch));
+  if (behind < 0 || behind > max_count)
+    throw InvalidArgument(fmt::format("the state is of item {}, which is out of range", behind));
   end_iterator();
   left_ = no_limit;
   paused_ = ended_ = failed_ = false;
@@ -108,7 +109,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
 }
 
 std::optional<Item> Consumer::next() {
-  if (!iterator_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
+  if (!iterator_) throw InvalidArgument("no epoch has begun; call reset() before next()");
   if (paused_ || left_ == 0) return std::nullopt;
   auto item = next_of_stages();
   if (!item) count_time();
@@ -133,7 +134,7 @@ bool Consumer::lost_place() const {
 }
 
 void Consumer::limit(std::int64_t items) {
-  if (items < 0) throw InvalidArgument(fmt::format("a limit of {} items; give at least 0", items));
+  if (items < 0) throw InvalidArgument(fmt::format("a limit must be 0 or more items, got {}", items));
   left_ = items;
 }
 
@@ -157,10 +158,9 @@ void Consumer::resume() {
 }
 
 Cursor Consumer::save() const {
-  if (!iterator_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
+  if (!iterator_) throw InvalidArgument("no epoch has begun; call reset() before save()");
   if (lost_place()) {
-    throw InvalidArgument(
-        "a pipeline has no cursor after a failure of its stages here; reset() and pass over its items");
+    throw InvalidArgument("a pipeline has no cursor after a failure in this process; call reset() and skip its items");
   }
   return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", iterator_->save()}});
 }

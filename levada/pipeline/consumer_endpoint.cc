@@ -144,12 +144,12 @@ bool ConsumerEndpoint::has_left(int rank) const {
 void ConsumerEndpoint::throw_left(int rank) {
   // Its channels end before the engine knows the cause; if it learns it in time, this throws it.
   process_.engine->wait({}, Deadline::after(until_a_cause_arrives));
-  throw EngineError(fmt::format("{} left the pipeline without a command to shut down", name(rank)));
+  throw EngineError(fmt::format("{} left the pipeline before the consumer shut it down", name(rank)));
 }
 
 void ConsumerEndpoint::publish_command(decltype(protocol::Command::what) what, Deadline deadline) {
   const std::lock_guard one_after_the_other(issuing_);
-  if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more commands");
+  if (over_) throw InvalidArgument("the pipeline has been shut down and accepts no more commands");
   over_ = std::holds_alternative<protocol::Shutdown>(what);
   // Only a command for which there is memory gets a number: receivers expect consecutive ones.
   const std::size_t size = encode(protocol::Command{command_log_.issued() + 1, what}).size();
@@ -406,10 +406,10 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::resume_point(const Cursor& curso
     return resume_point_anywhere(num_outputs, snapshot);
   const auto& parts = list_in_cursor(fields.at("parts"), cursor_name);
   if (saved_workers != workers() || static_cast<std::int64_t>(parts.size()) != workers()) {
-    throw InvalidArgument(
-        fmt::format("this cursor is of a pipeline with {} workers whose stages are not one-to-one, and cannot be "
-                    "divided among {}; resume with as many workers as it was saved with",
-                    saved_workers, workers()));
+    throw InvalidArgument(fmt::format(
+        "this cursor was saved with {} workers whose stages are not one-to-one, so it cannot be divided among "
+        "{}; resume with as many workers",
+        saved_workers, workers()));
   }
   ResumePoint from{.num_outputs = num_outputs, .dispatcher = snapshot};
   from.position = {fields.count("mark"), static_cast<int>(fields.count("worker") % workers())};

@@ -48,15 +48,15 @@ std::int64_t position_in(const Cursor& cursor, std::int64_t size) {
 
 void throw_past_end(std::int64_t items, std::string_view where) {
   throw InvalidArgument(
-      fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it was "
-                  "saved with",
+      fmt::format("the state is of an item past the end: there are only {} items in {}; resume with the data that it "
+                  "was saved with",
                   items, where));
 }
 
 CursorFields::CursorFields(const Tree& fields, std::string_view stage) : fields_(fields), stage_(stage) {
-  if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) refuse("it has no dict for this stage");
+  if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) refuse("it lacks a dict for this stage");
   const auto* name = leaf_as<std::string>(at("stage"));
-  if (name == nullptr) refuse("its dict names no stage");
+  if (name == nullptr) refuse("its dict does not name a stage");
   if (*name != stage) refuse(fmt::format("it was saved by a pipeline with stage {} in this position", *name));
 }
 
@@ -76,7 +76,7 @@ const Tree& CursorFields::at(std::string_view name) const {
 
 std::int64_t CursorFields::integer(std::string_view name) const {
   if (const auto* value = leaf_as<std::int64_t>(at(name))) return *value;
-  refuse(fmt::format("its {} is no integer", name));
+  refuse(fmt::format("its {} is not an integer", name));
 }
 
 std::int64_t CursorFields::count(std::string_view name) const {

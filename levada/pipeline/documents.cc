@@ -82,8 +82,8 @@ Tensor field_of(const std::string& name, const Tensor& tensor, std::optional<std
     throw InvalidArgument(fmt::format("{} is {}; a document is an array of one dimension", name, describe(tensor)));
   }
   if (tokens && view.shape()[0] != *tokens) {
-    throw InvalidArgument(
-        fmt::format("{} has {} elements, but there are {} tokens; each token has one", name, view.shape()[0], *tokens));
+    throw InvalidArgument(fmt::format("{} has {} elements, but the document has {} tokens; give one per token", name,
+                                      view.shape()[0], *tokens));
   }
   return in_order(tensor);
 }
@@ -126,7 +126,8 @@ DocumentPtr DocumentReader::read(const Arrays& item) {
   if (tokens == item.fields.end()) {
     std::vector<std::string> names;
     for (const auto& field : item.fields) names.push_back(field.first);
-    throw InvalidArgument(fmt::format("there is no field {}, but {}; say which field the tokens are", tokens_field_,
+    throw InvalidArgument(fmt::format("the document has no field {}, but {}; set tokens to the field with the tokens",
+                                      tokens_field_,
                                       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
   }
   Document document{.tokens = {}, .labels = {}, .loss_mask = {}, .others = {}, .kind = item.kind};
@@ -138,7 +139,7 @@ DocumentPtr DocumentReader::read(const Arrays& item) {
   for (auto field = item.fields.begin(); field != item.fields.end(); ++field) {
     if (field == tokens) continue;
     if (std::ranges::find(made_here, field->first) != made_here.end() || field->first == "tokens") {
-      throw InvalidArgument(fmt::format("rows get a {} of their own; remove that field before", field->first));
+      throw InvalidArgument(fmt::format("packing makes the field {} itself; remove it before", field->first));
     }
     auto tensor = field_of(field->first, field->second, document.size());
     if (field->first == "labels") {
@@ -161,9 +162,8 @@ DocumentPtr DocumentReader::read(const Arrays& item) {
   }
   if (!form_) form_ = form;
   if (form != *form_) {
-    throw InvalidArgument(
-        fmt::format("beside tokens it has {}, but documents before it have {}; all must have the same", describe(form),
-                    describe(*form_)));
+    throw InvalidArgument(fmt::format("besides tokens it has {}, but earlier documents have {}; all must have the same",
+                                      describe(form), describe(*form_)));
   }
   return std::make_shared<const Document>(std::move(document));
 }

@@ -40,10 +40,10 @@ std::string fault_of(const Pack& pack) {
     return fmt::format("sequence is {}; it is at most 2^31 - 1", pack.sequence);
   }
   if (pack.sequence % pack.pad_to != 0) {
-    return fmt::format("sequence is {}, which is no multiple of pad_to, {}", pack.sequence, pack.pad_to);
+    return fmt::format("sequence is {}, which is not a multiple of pad_to, {}", pack.sequence, pack.pad_to);
   }
   if (pack.method == Packing::documents) {
-    return "method is documents, which is a corpus's packing alone; it must be cut or best-fit";
+    return "method is documents, which only a corpus supports; it must be cut or best-fit";
   }
   if (pack.ids != dtypes::int64 && pack.ids != dtypes::int32) {
     return fmt::format("dtype is {}; it must be int64 or int32", pack.ids.name());
@@ -67,13 +67,13 @@ std::string fault_of(const BucketBatch& batch) {
 
 std::string fault_of(const Interleave& interleave, std::size_t inputs) {
   const auto& weights = interleave.weights;
-  if (weights.empty()) return interleave.seed ? "a seed draws by weights; give them, or no seed" : std::string();
+  if (weights.empty()) return interleave.seed ? "a seed requires weights; give both, or neither" : std::string();
   if (weights.size() != inputs) return fmt::format("it has {} weights for {} inputs", weights.size(), inputs);
   for (const double weight : weights) {
-    if (!(weight > 0) || !std::isfinite(weight)) return fmt::format("a weight is {}; it is above 0", weight);
+    if (!(weight > 0) || !std::isfinite(weight)) return fmt::format("a weight is {}; it must be above 0", weight);
   }
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  if (!std::isfinite(sum)) return "the sum of its weights is no number; give smaller ones";
+  if (!std::isfinite(sum)) return "the sum of its weights is not finite; give smaller ones";
   return {};
 }
 
@@ -124,8 +124,9 @@ void check_fork(const Stage& stage, const Stage& input) {
   const auto* fork = std::get_if<Fork>(&input.operation);
   const auto* branch = std::get_if<Branch>(&stage.operation);
   if (fork == nullptr && branch == nullptr) return;
-  if (fork == nullptr) refuse(stage.name, fmt::format("\"{}\" before it is no fork", input.name));
-  if (branch == nullptr) refuse(stage.name, fmt::format("it takes items of fork \"{}\", not of a branch", input.name));
+  if (fork == nullptr) refuse(stage.name, fmt::format("its input \"{}\" is not a fork", input.name));
+  if (branch == nullptr)
+    refuse(stage.name, fmt::format("it reads fork \"{}\" itself; let it read a branch", input.name));
   if (branch->index >= fork->branches) {
     refuse(stage.name, fmt::format("fork \"{}\" has {} branches, so there is no branch {}", input.name, fork->branches,
                                    branch->index));
@@ -138,7 +139,7 @@ void check_cycle(const Stage& stage, const Stage& input) {
   if (interleave == nullptr || interleave->stop != StopAt::full_cycle) return;
   const auto* repeat = std::get_if<Repeat>(&input.operation);
   if (repeat == nullptr || repeat->times) {
-    refuse(stage.name, fmt::format("input \"{}\" is no endless repeat, so it does not begin again", input.name));
+    refuse(stage.name, fmt::format("input \"{}\" is not an endless repeat, so it cannot restart", input.name));
   }
 }
 
@@ -165,7 +166,8 @@ void check_caches(const Graph& graph) {
   const Reachability reach(graph);
   for (const int cache : reach.all<Cache>()) {
     const auto& name = graph.stage(cache).name;
-    if (!reach.can_cut_behind(cache)) refuse(name, "items before it also go elsewhere, and would not once it has them");
+    if (!reach.can_cut_behind(cache))
+      refuse(name, "items before it are also used elsewhere, and would be missing there once it is complete");
     for (int before = 0; before < cache; ++before) {
       if (!reach.feeds(before, cache)) continue;
       const Stage& stage = graph.stage(before);
@@ -282,7 +284,7 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   if (const auto fault = fault_of(last.operation, inputs.size()); !fault.empty()) refuse(last.name, fault);
   const Inputs wanted = inputs_of(last.operation);
   if (inputs.size() < wanted.least || inputs.size() > wanted.most) {
-    refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.text));
+    refuse(last.name, fmt::format("it has {} inputs, but needs {}", inputs.size(), wanted.text));
   }
   for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));
   state.assign_names();
@@ -327,7 +329,7 @@ int Graph::find(std::string_view name) const {
   if (found != stages().end()) return static_cast<int>(found - stages().begin());
   std::vector<std::string_view> names;
   for (const Stage& stage : stages()) names.push_back(stage.name);
-  throw InvalidArgument(fmt::format("there is no stage \"{}\"; there are {}", name, fmt::join(names, ", ")));
+  throw InvalidArgument(fmt::format("there is no stage \"{}\"; the stages are {}", name, fmt::join(names, ", ")));
 }
 
 }  // namespace levada::pipeline

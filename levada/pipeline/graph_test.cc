@@ -78,7 +78,7 @@ TEST(Graph, RejectsTwoReadersOfOneStage) {
 
 TEST(Graph, RejectsBranchesWithoutAFork) {
   const Graph forked = numbers().then(Fork{.branches = 2});
-  EXPECT_THAT(refusal([&] { numbers().then(Branch{0}); }), HasSubstr("\"source\" before it is no fork"));
+  EXPECT_THAT(refusal([&] { numbers().then(Branch{0}); }), HasSubstr("its input \"source\" is not a fork"));
   EXPECT_THAT(refusal([&] { forked.then(Branch{2}); }), HasSubstr("has 2 branches, so there is no branch 2"));
   EXPECT_THAT(refusal([&] { forked.then(same()); }), HasSubstr("not of a branch"));
 }
@@ -95,7 +95,7 @@ TEST(Graph, RejectsInvalidNumbersAndFunctions) {
   EXPECT_THAT(refusal([] {
                 Graph::join(Interleave{.weights = {1e308, 1e308}}, {numbers(), numbers()});
               }),
-              HasSubstr("the sum of its weights is no number"));
+              HasSubstr("the sum of its weights is not finite"));
   EXPECT_THAT(refusal([] { numbers().then(Shuffle{.buffer = -1}); }), HasSubstr("buffer is -1"));
   EXPECT_THAT(refusal([] { numbers().then(Take{-1}); }), HasSubstr("count is -1"));
   EXPECT_THAT(refusal([] { numbers().then(Repeat{-2}); }), HasSubstr("times is -2"));
@@ -107,7 +107,8 @@ TEST(Graph, RejectsInvalidNumbersAndFunctions) {
 }
 
 TEST(Graph, FindsStagesByNameOrListsAllNames) {
-  EXPECT_EQ(refusal([] { numbers().then(same()).find("mop"); }), "there is no stage \"mop\"; there are source, map");
+  EXPECT_EQ(refusal([] { numbers().then(same()).find("mop"); }),
+            "there is no stage \"mop\"; the stages are source, map");
 }
 
 TEST(Graph, ColocatesAStageWithOneThatItFeedsInAnyGraph) {

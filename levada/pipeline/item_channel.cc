@@ -57,12 +57,12 @@ void ItemMessage::write(std::span<std::byte> memory, ByteView header, const Item
 
 ItemMessage ItemMessage::read(ByteView message) {
   ByteReader reader(message);
-  if (reader.get<std::uint32_t>() != message_magic) reader.fail("this is no message of a pipeline");
+  if (reader.get<std::uint32_t>() != message_magic) reader.fail("this is not a message of a pipeline");
   auto header = decode<Header>(reader.get_sized());
   std::size_t at = message.size() - reader.remaining();
   const auto take = [&](std::uint64_t bytes) {
     if (at > message.size() || bytes > message.size() - at)
-      reader.fail(fmt::format("{} bytes that do not follow", bytes));
+      reader.fail(fmt::format("a field of {} bytes exceeds the message", bytes));
     const auto taken = message.subspan(at, bytes);
     at += bytes;
     return taken;

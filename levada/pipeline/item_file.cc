@@ -83,9 +83,9 @@ ItemFile::ItemFile(std::unique_ptr<File> file) : file_(std::move(file)) {
   const auto size = file_->identity().size;
   std::array<char, trailer_bytes> trailer{};
   if (size < trailer_bytes || read_fully(*file_, size - trailer_bytes, trailer) < trailer_bytes)
-    refuse("it is cut off");
+    refuse("it is truncated");
   ByteReader in(std::as_bytes(std::span(trailer)));
-  if (in.get<std::uint64_t>() != file_magic) refuse("it is no file of items, or of another version");
+  if (in.get<std::uint64_t>() != file_magic) refuse("it is not a file of items of this version");
   const auto bytes = in.get<std::uint64_t>();
   const auto hash = in.get<std::uint64_t>();
   if (bytes > size - trailer_bytes) refuse("its table is longer than the file");
@@ -106,7 +106,7 @@ ItemFile::ItemFile(std::unique_ptr<File> file) : file_(std::move(file)) {
 }
 
 void ItemFile::refuse(std::string_view what) const {
-  throw SourceError(fmt::format("{}: {}; remove it, and it is made again", file_->path(), what));
+  throw SourceError(fmt::format("{}: {}; remove it to have it made again", file_->path(), what));
 }
 
 ItemFile::Items ItemFile::read(std::int64_t number) const {

@@ -54,7 +54,7 @@ IteratorPtr numbered(std::int64_t size, Partition partition, At at) {
 class Range final : public ItemSource {
  public:
   Range(std::int64_t begin, std::int64_t end, std::int64_t step) : begin_(begin), step_(step) {
-    if (step == 0) throw InvalidArgument("a range cannot have steps of 0");
+    if (step == 0) throw InvalidArgument("the step of a range must not be 0");
     const bool empty = step > 0 ? begin >= end : begin <= end;
     if (empty) return;
     const auto from = static_cast<std::uint64_t>(begin), to = static_cast<std::uint64_t>(end);
@@ -121,7 +121,8 @@ class SampleIterator final : public Iterator {
     const auto per_epoch = options_->per_epoch ? options_->per_epoch(*source_) : std::nullopt;
     if (!per_epoch) return;
     if (__builtin_mul_overflow(epoch, *per_epoch, &first_) || __builtin_add_overflow(first_, *per_epoch, &end_)) {
-      throw InvalidArgument(fmt::format("epoch {} of {} samples has no numbers", epoch, *per_epoch));
+      throw InvalidArgument(fmt::format("the samples of epoch {}, with {} per epoch, have numbers of more than 63 bits",
+                                        epoch, *per_epoch));
     }
   }
 

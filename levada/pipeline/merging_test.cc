@@ -117,7 +117,7 @@ TEST(Interleave, RestartsInputsUntilEachHasEndedOnce) {
   EXPECT_EQ(std::unique(numbers.begin(), numbers.end()) - numbers.begin(), 1100);
 
   EXPECT_THAT(refusal([] { Graph::join(Interleave{.stop = StopAt::full_cycle}, {from(0, 1).then(Repeat{2})}); }),
-              HasSubstr("stage \"interleave\": input \"repeat\" is no endless repeat"));
+              HasSubstr("stage \"interleave\": input \"repeat\" is not an endless repeat"));
 }
 
 TEST(Interleave, RejectsInvalidWeights) {
@@ -131,7 +131,7 @@ TEST(Interleave, RejectsInvalidWeights) {
   EXPECT_THAT(refusal([] {
                 Graph::join(Interleave{.seed = 3}, {from(0, 1), from(0, 1)});
               }),
-              HasSubstr("a seed draws by weights"));
+              HasSubstr("a seed requires weights"));
 }
 
 Graph lengths(const std::vector<std::int64_t>& given, const BucketBatch& batch) {

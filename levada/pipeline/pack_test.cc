@@ -160,18 +160,18 @@ TEST(Pack, ExplainsInvalidDocuments) {
   EXPECT_THAT(says(tensor_of<std::uint64_t>({1, std::uint64_t{1} << 63})),
               HasSubstr("is 9223372036854775808; it must be"));
   EXPECT_THAT(says(Tree::dict({{"tokens", tokens}, {"role", tensor_of<std::int8_t>({1})}})),
-              HasSubstr("role has 1 elements, but there are 3 tokens"));
+              HasSubstr("role has 1 elements, but the document has 3 tokens"));
   EXPECT_THAT(says(Tree::dict({{"tokens", tokens}})),
-              HasSubstr("beside tokens it has no other fields, but documents before it have role (int8)"));
+              HasSubstr("besides tokens it has no other fields, but earlier documents have role (int8)"));
   EXPECT_THAT(says(Tree::dict({{"tokens", tokens}, {"role", tokens}})), HasSubstr("it has role (int64), but"));
-  EXPECT_THAT(says(Tree::dict({{"tokens", tokens}, {"role", "user"}})), HasSubstr("role is no array"));
+  EXPECT_THAT(says(Tree::dict({{"tokens", tokens}, {"role", "user"}})), HasSubstr("role is not an array"));
   EXPECT_THAT(says(Tree::dict({{"tokens", tokens}, {"cu_seqlens", tokens}})),
-              HasSubstr("rows get a cu_seqlens of their own"));
+              HasSubstr("packing makes the field cu_seqlens itself"));
   EXPECT_THAT(says(Tree::dict({{"ids", tokens}, {"role", tokens}})),
-              HasSubstr("no field tokens, but ids, role; say which"));
+              HasSubstr("no field tokens, but ids, role; set tokens to"));
   EXPECT_THAT(says(Tree::dict({{"tokens", tokens}, {"labels", tensor_of<float>({1, 2, 3})}})),
               HasSubstr("labels is float32 [3]; it must be integers"));
-  EXPECT_THAT(says(7), HasSubstr("the item is no array"));
+  EXPECT_THAT(says(7), HasSubstr("the item is not an array"));
 }
 
 std::vector<Ints> some_documents(std::size_t count, int longest, unsigned seed) {
@@ -263,10 +263,9 @@ TEST(Pack, RejectsInvalidOptions) {
   EXPECT_THAT(says({.sequence = 0}), HasSubstr("stage \"pack\": sequence is 0; it is at least 1"));
   EXPECT_THAT(says({.sequence = std::int64_t{1} << 31}), HasSubstr("it is at most 2^31 - 1"));
   EXPECT_THAT(says({.buffer = 0}), HasSubstr("buffer is 0"));
-  EXPECT_THAT(says({.sequence = 10, .pad_to = 4}), HasSubstr("sequence is 10, which is no multiple of pad_to, 4"));
+  EXPECT_THAT(says({.sequence = 10, .pad_to = 4}), HasSubstr("sequence is 10, which is not a multiple of pad_to, 4"));
   EXPECT_THAT(says({.ids = dtypes::uint16}), HasSubstr("dtype is uint16; it must be int64 or int32"));
-  EXPECT_THAT(says({.method = Packing::documents}),
-              HasSubstr("method is documents, which is a corpus's packing alone"));
+  EXPECT_THAT(says({.method = Packing::documents}), HasSubstr("method is documents, which only a corpus supports"));
   EXPECT_THAT(says({.max_documents = 0}), HasSubstr("max_documents is 0"));
   EXPECT_THAT(says({.sequence = 8, .max_documents = 9}),
               HasSubstr("max_documents is 9; no more than 8 fit into a row"));

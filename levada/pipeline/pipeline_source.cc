@@ -71,7 +71,7 @@ std::optional<Tree> PipelineSource::read(std::int64_t first, std::int64_t count,
   const bool again = first == next_ - 1 && last_;
   if (first < next_ && !again) {
     throw InvalidArgument(
-        fmt::format("sample {} of {} has been given; the next is {}", first, options_.what, next_.load()));
+        fmt::format("sample {} of {} has already been read; the next is {}", first, options_.what, next_.load()));
   }
   if (again) samples.push_back(*last_);
   while (next_ < first && next_sample()) {

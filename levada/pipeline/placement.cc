@@ -87,7 +87,7 @@ class Placing {
     for (const int stage : reach_.all<FullSync>()) {
       if (!reach_.is_or_feeds(stage, dispatch_boundary)) continue;
       throw InvalidArgument(fmt::format(
-          "stage \"{}\" runs where the ranks meet, in the consumer, but feeds \"{}\", which the dispatching process "
+          "stage \"{}\" needs all ranks and so runs in the consumer, but feeds \"{}\", which the dispatching process "
           "runs; put it after the last dispatch",
           graph_.stage(stage).name, graph_.stage(dispatch_boundary).name));
     }
@@ -174,7 +174,7 @@ class Placing {
       const int source = undivided[static_cast<std::size_t>(branch)];
       if (source < 0 || placement.role_of[static_cast<std::size_t>(branch)] != Role::worker) continue;
       throw InvalidArgument(fmt::format(
-          "stage \"{}\" is on a branch beside dispatch \"{}\", and no shard divides the items of \"{}\": each "
+          "stage \"{}\" is on a branch next to dispatch \"{}\", and no shard divides the items of \"{}\": each "
           "worker would yield all of them; put a shard or a dispatch after \"{}\"",
           graph_.stage(branch).name, graph_.stage(*dispatch_boundary_).name, graph_.stage(source).name,
           graph_.stage(source).name));

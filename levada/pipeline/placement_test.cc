@@ -219,13 +219,12 @@ TEST(Placement, MarksOnSeveralBranchesMeetInTheDispatchingProcess) {
 }
 
 TEST(Placement, RejectsAnUndividedBranchNextToAMark) {
-  EXPECT_EQ(
-      refusal(zip({numbers(9, "a").then(Dispatch{}), numbers(9, "b").then(same())})),
-      "stage \"map\" is on a branch beside dispatch \"dispatch\", and no shard divides the items of \"b\": each worker "
-      "would yield all of them; put a shard or a dispatch after \"b\"");
+  EXPECT_EQ(refusal(zip({numbers(9, "a").then(Dispatch{}), numbers(9, "b").then(same())})),
+            "stage \"map\" is on a branch next to dispatch \"dispatch\", and no shard divides the items of \"b\": each "
+            "worker would yield all of them; put a shard or a dispatch after \"b\"");
   EXPECT_THAT(refusal(many({.single = true}, false)), HasSubstr("no shard divides the items of \"forked\""));
   const Graph half = zip({numbers(9, "divided").then(Shard{}), numbers(9, "whole")}, "half");
-  EXPECT_THAT(refusal(zip({numbers(9, "a").then(Dispatch{}), half})), HasSubstr("\"half\" is on a branch beside"));
+  EXPECT_THAT(refusal(zip({numbers(9, "a").then(Dispatch{}), half})), HasSubstr("\"half\" is on a branch next to"));
 }
 
 TEST(Placement, AcceptsAnUndividedBranchIfNothingOrEverythingIsDispatched) {
@@ -252,7 +251,7 @@ TEST(Placement, BranchesThatFeedOnlyTheConsumerRunThere) {
 TEST(Placement, RejectsDispatchingAStageThatNeedsAllRanks) {
   EXPECT_EQ(
       refusal(numbers().then(FullSync{}).then(Dispatch{})),
-      "stage \"full_sync\" runs where the ranks meet, in the consumer, but feeds \"dispatch\", which the dispatching "
+      "stage \"full_sync\" needs all ranks and so runs in the consumer, but feeds \"dispatch\", which the dispatching "
       "process runs; put it after the last dispatch");
   EXPECT_THAT(refusal(numbers().then(same()).then(FullSync{}).colocate("source", "full_sync")),
               HasSubstr("no stage can run in a worker: all must run in one process with \"full_sync\""));

@@ -137,20 +137,19 @@ std::array<double, 3> loads(const GraphView& view) {
 /// Returns a remedy for a bottleneck at `stage`.
 std::string advice(const GraphView& view, int stage) {
   if (view.workers == 0) {
-    return "All stages run in one process: with workers, those behind dispatch() or shard() would run beside it.";
+    return "All stages run in one process; with workers, the stages after dispatch() or shard() would run in parallel.";
   }
   switch (role_of(view, stage)) {
     case Role::worker: return "Make it faster, or let more workers share it.";
     case Role::dispatcher:
       return view.graph.stage(stage).inputs.empty()
-                 ? "One process runs it: shard() right behind a source whose items have numbers, instead of "
-                   "dispatch(), "
-                   "lets each worker read its own part."
-                 : "One process runs it: behind dispatch() the workers would share it, if it can be copied.";
+                 ? "One process runs it. If the items of the source are numbered, replace dispatch() with shard() "
+                   "right after the source, so that each worker reads its own part."
+                 : "One process runs it. If it can be copied, put it after dispatch(), so that the workers share it.";
     case Role::consumer: break;
   }
-  return "The process whose loop takes the items runs it: workers would share it before any stage that needs all ranks "
-         "or the order of one process.";
+  return "The process whose loop takes the items runs it. Workers would share it if it came before any stage that "
+         "needs all ranks or the order of one process.";
 }
 
 /// Describes how items flow between processes.
@@ -242,17 +241,17 @@ std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const Metric
       all.push_back({.name = name, .help = help, .labels = of_stage, .value = static_cast<double>(value)});
     };
     const protocol::StageTotals& of = stats.stages[at];
-    add("levada_pipeline_items_total", "Items that the stage has given, in all processes.", of.items);
-    add("levada_pipeline_skipped_total", "Items that the stage has left out, because they failed.", of.skipped);
-    add("levada_pipeline_busy_seconds_total", "Time that the stage has worked, of all processes.", of.busy_seconds());
-    add("levada_pipeline_wait_seconds_total", "Time that it has waited for the stage before it.", of.waited_seconds());
+    add("levada_pipeline_items_total", "Items that the stage has yielded, in all processes.", of.items);
+    add("levada_pipeline_skipped_total", "Items that the stage has skipped because they failed.", of.skipped);
+    add("levada_pipeline_busy_seconds_total", "Time that the stage has worked, over all processes.", of.busy_seconds());
+    add("levada_pipeline_wait_seconds_total", "Time that the stage has waited for its inputs.", of.waited_seconds());
   }
   const auto add = [&](std::string_view name, std::string_view help, auto value) {
     all.push_back({.name = name, .help = help, .labels = labels, .value = static_cast<double>(value)});
   };
   add("levada_pipeline_messages_total", "Messages with items, to and from workers.", stats.messages);
   add("levada_pipeline_bytes_total", "Bytes of those items.", stats.bytes);
-  add("levada_pipeline_copied_bytes_total", "Of them, those that were copied.", stats.copied);
+  add("levada_pipeline_copied_bytes_total", "The part of those bytes that was copied.", stats.copied);
   return all;
 }
 

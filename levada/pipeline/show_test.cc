@@ -83,9 +83,8 @@ TEST(Show, NamesTheBottleneck) {
                        "workers share it.\n"));
   EXPECT_EQ(bottleneck(view)->stage, 3);
   stats.stages[0].busy_ns = s * 99 / 10;
-  EXPECT_THAT(
-      to_text(view),
-      HasSubstr("\nsource is the bottleneck: it takes 99% of the dispatcher's time. One process runs it: shard()"));
+  EXPECT_THAT(to_text(view), HasSubstr("\nsource is the bottleneck: it takes 99% of the dispatcher's time. One process "
+                                       "runs it. If the items of the source are numbered, replace dispatch()"));
   stats.seconds = 100;
   EXPECT_THAT(to_text(view),
               HasSubstr("\nNo stage is the bottleneck: the busiest process works 10% of the time, so the loop"));

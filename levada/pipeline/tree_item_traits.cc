@@ -94,7 +94,7 @@ class HeadWriter {
 };
 
 [[noreturn]] void throw_language_object() {
-  throw InvalidArgument("an object of another language came to a pipeline of trees");
+  throw InvalidArgument("a pipeline of trees received an object of another language");
 }
 
 class TreePacker {
@@ -116,7 +116,7 @@ class TreePacker {
   void put(const Tree& tree, int depth) {
     if (tree.is_leaf()) return put(tree.leaf());
     if (depth == max_tree_depth) {
-      throw InvalidArgument(fmt::format("an item is deeper than {} containers", max_tree_depth));
+      throw InvalidArgument(fmt::format("an item has more than {} nested containers", max_tree_depth));
     }
     put(tree.container(), depth);
   }
@@ -142,7 +142,7 @@ class TreePacker {
     const auto& view = tensor.view();
     const auto bytes = view.byte_count();
     if (!view.device().is_cpu() || !view.dtype().is_known()) {
-      throw InvalidArgument(fmt::format("a tensor {} {} cannot cross to another process: copy it to the CPU first",
+      throw InvalidArgument(fmt::format("a tensor {} {} cannot be sent to another process; copy it to the CPU first",
                                         view.dtype().name(), view.shape().to_string()));
     }
     const bool small = bytes <= small_tensor_bytes;
@@ -365,7 +365,7 @@ std::vector<Item> TreeItemTraits::elements(Item item) const {
   const auto& tree = tree_in(item);
   const bool is_batch = !tree.is_leaf() &&
                         (tree.container().kind == ContainerKind::list || tree.container().kind == ContainerKind::tuple);
-  if (!is_batch) throw InvalidArgument(fmt::format("this is no batch, but\n{}", tree.to_string()));
+  if (!is_batch) throw InvalidArgument(fmt::format("expected a batch, got\n{}", tree.to_string()));
   const auto& children = tree.container().children;
   return {children.begin(), children.end()};
 }
@@ -382,7 +382,7 @@ std::vector<Item> TreeItemTraits::from_trees(std::vector<Tree> trees) const {
 Arrays TreeItemTraits::arrays_of(const Item& item) const {
   const auto tensor_in = [](const Tree& tree, const std::string& name) {
     if (const auto* tensor = tree.is_leaf() ? std::get_if<Tensor>(&tree.leaf()) : nullptr) return *tensor;
-    throw InvalidArgument(fmt::format("{} is no array", name.empty() ? "the item" : name));
+    throw InvalidArgument(fmt::format("{} is not an array", name.empty() ? "the item" : name));
   };
   const auto* tree = std::get_if<Tree>(&item);
   if (tree == nullptr) throw_language_object();
@@ -391,7 +391,7 @@ Arrays TreeItemTraits::arrays_of(const Item& item) const {
   const auto& container = tree->container();
   for (std::size_t i = 0; i < container.keys.size(); ++i) {
     const auto* name = std::get_if<std::string>(&container.keys[i]);
-    if (name == nullptr) throw InvalidArgument("a field has no name but a number");
+    if (name == nullptr) throw InvalidArgument("the name of a field must be a string, not a number");
     arrays.fields.emplace_back(*name, tensor_in(container.children[i], *name));
   }
   return arrays;

@@ -17,8 +17,9 @@ ProcessRanks ranks_of(const Process& process, const Placement& placement) {
   const ProcessRanks ranks = ProcessRanks::of(placement, process.options);
   const EngineInfo& info = process.engine->info();
   if (info.size == ranks.size() && info.rank > 0) return ranks;
-  throw InvalidArgument(fmt::format("rank {} of {} serves a pipeline that takes {} processes beside the consumer",
-                                    info.rank, info.size, ranks.others()));
+  throw InvalidArgument(
+      fmt::format("rank {} of {} serves a pipeline that needs {} processes in addition to the consumer", info.rank,
+                  info.size, ranks.others()));
 }
 
 constexpr auto watch_interval = std::chrono::milliseconds(500);

@@ -90,12 +90,12 @@ Readers Readers::parse(std::string_view text) {
     const auto comma = rest.find(',');
     const auto name = rest.substr(0, comma);
     if (!is_name(name)) {
-      throw InvalidArgument(
-          fmt::format("readers '{:.60}': '{:.40}' is no axis; say one, all, host, spread, or axes such as dp or dp,pp",
-                      text, name));
+      throw InvalidArgument(fmt::format(
+          "readers '{:.60}': '{:.40}' is not an axis; use one, all, host, spread, or axes such as dp or dp,pp", text,
+          name));
     }
     if (std::find(readers.axes.begin(), readers.axes.end(), name) != readers.axes.end()) {
-      throw InvalidArgument(fmt::format("readers '{:.60}': {} stands twice; name each axis once", text, name));
+      throw InvalidArgument(fmt::format("readers '{:.60}': {} is listed twice; name each axis once", text, name));
     }
     readers.axes.emplace_back(name);
     if (comma == std::string_view::npos) return readers;
@@ -117,8 +117,8 @@ std::string Readers::to_string() const {
 std::vector<int> Readers::of(const Mesh& mesh, std::span<const int> host_of) const {
   const bool needs_hosts = kind == Kind::host || kind == Kind::spread;
   if (needs_hosts && host_of.size() != static_cast<std::size_t>(mesh.size())) {
-    throw InvalidArgument(fmt::format("readers '{}' need the host of each of {} ranks, and {} are known", to_string(),
-                                      mesh.size(), host_of.size()));
+    throw InvalidArgument(fmt::format("readers '{}' need the host of each of {} ranks, but only {} are known",
+                                      to_string(), mesh.size(), host_of.size()));
   }
   if (kind == Kind::host) return first_of_each_host(host_of, mesh.size());
   if (kind == Kind::spread) return spread_over_hosts(mesh, host_of);

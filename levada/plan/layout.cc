@@ -131,7 +131,7 @@ void Layout::check(const Mesh& mesh) const {
   for (const auto& [stage, coordinates] : stages) {
     if (stage == "first" || stage == "last") rule_check.fail("stage {} is built in and cannot be defined", stage);
     if (!is_name(stage)) {
-      rule_check.fail("'{:.40}' cannot name a stage; use letters, digits and _, a letter first", stage);
+      rule_check.fail("'{:.40}' is not a valid stage name; use letters, digits and _, a letter first", stage);
     }
   }
   rule_check.check_all_axes_decided();

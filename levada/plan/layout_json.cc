@@ -75,7 +75,7 @@ std::map<std::string, std::vector<int>> stages_in(const Json& value) {
   std::map<std::string, std::vector<int>> stages;
   for (const auto& [name, coordinates] : value.items()) {
     const auto where = fmt::format("stages[\"{:.40}\"]", name);
-    if (!is_name(name)) refuse(where, "a stage is named with letters, digits and _, a letter first");
+    if (!is_name(name)) refuse(where, "a stage name consists of letters, digits and _, a letter first");
     expect_array(coordinates, where);
     auto& list = stages[name];
     for (const Json& coordinate : coordinates) {
@@ -119,7 +119,7 @@ Layout Layout::from_json(std::string_view text) {
   expect_object(json, "the whole");
   for (const auto& [key, value] : json.items()) {
     if (key == "name" || key == "fields" || key == "optional" || key == "otherwise" || key == "stages") continue;
-    refuse(fmt::format("\"{:.60}\"", key), "there is no such key; there are name, fields, optional, otherwise, stages");
+    refuse(fmt::format("\"{:.60}\"", key), "unknown key; the keys are name, fields, optional, otherwise, stages");
   }
   if (!json.contains("fields"))
     refuse("the whole", "\"fields\" is missing, as in {\"fields\": {\"tokens\": [\"shard(dp,0)\"]}}");

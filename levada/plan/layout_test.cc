@@ -146,7 +146,7 @@ TEST(LayoutJson, NamesTheErrorAndItsPlace) {
   EXPECT_THAT(refusal_of_json("{\"fields\":\n {]}"), HasSubstr("line 2, column 3"));
   EXPECT_THAT(refusal_of_json("[]"), HasSubstr("an object belongs here, not array"));
   EXPECT_THAT(refusal_of_json("{}"), HasSubstr("\"fields\" is missing"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": [], "x": 1})"), HasSubstr("\"x\": there is no such key"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": [], "x": 1})"), HasSubstr("\"x\": unknown key"));
   EXPECT_THAT(refusal_of_json(R"({"fields": []})"), HasSubstr("fields: an object belongs here, not array"));
   EXPECT_THAT(refusal_of_json(R"j({"fields": {"t": "shard(dp,0)"}})j"),
               HasSubstr("fields[\"t\"]: a list belongs here"));
@@ -159,7 +159,7 @@ TEST(LayoutJson, NamesTheErrorAndItsPlace) {
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": [null]})"), HasSubstr("optional[0]: a string belongs"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "otherwise": {}})"), HasSubstr("otherwise: a list belongs here"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"a": 1}})"), HasSubstr("stages[\"a\"]: a list belongs"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"": []}})"), HasSubstr("a stage is named with letters"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"": []}})"), HasSubstr("a stage name consists of letters"));
   for (const char* number : {"-1", "1.5", "2147483648", "1e99", "99999999999999999999", "\"1\"", "null"}) {
     const auto text = std::string(R"({"fields": {}, "stages": {"a": [0, )") + number + "]}}";
     EXPECT_THAT(refusal_of_json(text), HasSubstr("stages[\"a\"][1]: a coordinate")) << number;

@@ -16,12 +16,12 @@ namespace levada {
 namespace {
 
 void check(std::span<const std::int64_t> costs, std::size_t parts) {
-  if (parts == 0) throw InvalidArgument("a division over no parts");
+  if (parts == 0) throw InvalidArgument("a division needs at least one part");
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < costs.size(); ++i) {
-    if (costs[i] < 0) throw InvalidArgument(fmt::format("item {} costs {}; a cost is 0 or more", i, costs[i]));
+    if (costs[i] < 0) throw InvalidArgument(fmt::format("the cost of item {} must be 0 or more, got {}", i, costs[i]));
     if (__builtin_add_overflow(sum, costs[i], &sum)) {
-      throw InvalidArgument("the costs to be divided do not fit in 63 bits together");
+      throw InvalidArgument("the sum of the costs does not fit in 63 bits");
     }
   }
 }

@@ -62,7 +62,7 @@ class FieldParts {
         short_samples_(options.short_samples),
         part_samples_(options.part_samples) {
     if (!field.shape.element_count()) {
-      throw InvalidArgument(fmt::format("{} has the impossible shape {}", field.path, field.shape.to_string()));
+      throw InvalidArgument(fmt::format("{} has the invalid shape {}", field.path, field.shape.to_string()));
     }
     const bool is_otherwise = rule_ == layout.rules.size();
     if (field.is_tensor()) {
@@ -176,13 +176,13 @@ class FieldParts {
     const bool covers = segments.entries > 0 && segments.at(row, 0) == 0 &&
                         segments.at(row, segments.entries - 1) == field_.shape[cut.dim];
     if (!covers) {
-      throw InvalidArgument(fmt::format("{} of row {} does not reach from 0 to {}, the length of {}",
-                                        field_.segments.path, row, field_.shape[cut.dim], field_.path));
+      throw InvalidArgument(fmt::format("{} of row {} must run from 0 to {}, the length of {}", field_.segments.path,
+                                        row, field_.shape[cut.dim], field_.path));
     }
     for (std::int64_t entry = 0; entry + 1 < segments.entries; ++entry) {
       const auto length = segments.at(row, entry + 1) - segments.at(row, entry);
       if (length < 0)
-        throw InvalidArgument(fmt::format("{} of row {} falls at entry {}", field_.segments.path, row, entry + 1));
+        throw InvalidArgument(fmt::format("{} of row {} decreases at entry {}", field_.segments.path, row, entry + 1));
       if (length % cut.divisor() == 0) continue;
       throw InvalidArgument(fmt::format(
           "packed sequence {} of row {} has {} positions, which 2*{}={} does not divide; choose --pad-to as "
@@ -272,7 +272,8 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
   const Needs needs(layout, mesh, options.divide);
   if (options.short_samples > 0 && options.part_samples < 1) {
     throw InvalidArgument(
-        fmt::format("a global batch of {} samples is short of parts of {}; say how many a full part has",
+        fmt::format("a global batch of {} samples is not full; part_samples, the samples in a full part, must be "
+                    "positive, got {}",
                     options.short_samples, options.part_samples));
   }
   check_required(fields, layout);

@@ -159,9 +159,9 @@ TEST(Audiences, AreFoundByReaderAndUnit) {
 TEST(Readers, RoundTripThroughText) {
   for (const char* text : {"one", "all", "host", "spread", "dp", "dp,pp"})
     EXPECT_EQ(Readers::parse(text).to_string(), text);
-  EXPECT_THAT(refusal([] { Readers::parse(""); }), HasSubstr("'' is no axis"));
-  EXPECT_THAT(refusal([] { Readers::parse("dp,"); }), HasSubstr("'' is no axis"));
-  EXPECT_THAT(refusal([] { Readers::parse("dp,dp"); }), HasSubstr("dp stands twice"));
+  EXPECT_THAT(refusal([] { Readers::parse(""); }), HasSubstr("'' is not an axis"));
+  EXPECT_THAT(refusal([] { Readers::parse("dp,"); }), HasSubstr("'' is not an axis"));
+  EXPECT_THAT(refusal([] { Readers::parse("dp,dp"); }), HasSubstr("dp is listed twice"));
 }
 
 TEST(Readers, ReadForTheRanksAtTheirCoordinates) {
@@ -196,7 +196,7 @@ TEST(Readers, AreSpreadOverTheHostsOfTheirCoordinates) {
   const Mesh mesh = Mesh::parse("dp=2,tp=2");
   EXPECT_THAT(Readers::parse("spread").of(mesh, std::vector{7, 7, 7, 7}), ElementsAre(0, 0, 2, 2));
   EXPECT_THAT(refusal([&] { Readers::parse("spread").of(mesh); }),
-              HasSubstr("host of each of 4 ranks, and 0 are known"));
+              HasSubstr("host of each of 4 ranks, but only 0 are known"));
 }
 
 TEST(SegmentDivisor, IsTheNumberOfChunksOfAFieldsZigzags) {
@@ -216,7 +216,8 @@ TEST(Readers, ReadForTheirHost) {
   const Mesh mesh = Mesh::parse("dp=5");
   const std::vector<int> host_of = {7, 3, 7, 3, 0};
   EXPECT_THAT(Readers::parse("host").of(mesh, host_of), ElementsAre(0, 1, 0, 1, 4));
-  EXPECT_THAT(refusal([&] { Readers::parse("host").of(mesh); }), HasSubstr("host of each of 5 ranks, and 0 are known"));
+  EXPECT_THAT(refusal([&] { Readers::parse("host").of(mesh); }),
+              HasSubstr("host of each of 5 ranks, but only 0 are known"));
 }
 
 TEST(PlanFanOut, DealsAlongAllDataAxesWithAnyNames) {
@@ -260,7 +261,7 @@ TEST(PlanFanOut, RequiresThePartSizeForAShortGlobalBatch) {
   auto options = split();
   options.short_samples = 5;
   EXPECT_THAT(refusal_of({{"x", dtypes::int64, {5, 4}}}, layouts::data_parallel(), "dp=2", options),
-              HasSubstr("say how many a full part has"));
+              HasSubstr("part_samples, the samples in a full part, must be"));
 }
 
 TEST(PlanFanOut, CutsFieldsOfOtherExtentsEvenlyInAShortGlobalBatch) {

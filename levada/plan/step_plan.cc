@@ -299,8 +299,8 @@ void check_balance(const Balance& balance) {
   }
   if (balance.wait == Wait::micro && balance.max_tokens > 0 && balance.sizes == PartSizes::equal) {
     throw InvalidArgument(
-        "ranks that wait for each other in each micro-batch (wait=\"micro\", --wait micro) have as many samples as "
-        "balances best: counts must be free");
+        "equal counts do not fit ranks that wait for each other in each micro-batch (wait=\"micro\", --wait micro): "
+        "counts must be free");
   }
   if (balance.max_cp == 1) return;
   if (balance.max_cp < 1 || !std::has_single_bit(static_cast<unsigned>(balance.max_cp))) {
@@ -308,15 +308,15 @@ void check_balance(const Balance& balance) {
   }
   const auto missing = [&]() -> std::string_view {
     if (balance.cost.kind != SampleCost::Kind::flops) return "a cost by flops";
-    if (balance.max_tokens == 0) return "max_tokens, those that one rank can hold";
+    if (balance.max_tokens == 0) return "max_tokens, the tokens that one rank can hold";
     if (balance.sizes == PartSizes::equal) return "free counts";
-    if (balance.max_delay > 0) return "no max_delay: no long sample has to wait";
+    if (balance.max_delay > 0) return "no max_delay, since no long sample has to wait";
     if (balance.order != MicroOrder::as_read) return "the order as-read";
     return {};
   }();
   if (missing.empty()) return;
   throw InvalidArgument(
-      fmt::format("max_cp={} lets each sequence have its own number of context-parallel ranks, which takes {}",
+      fmt::format("max_cp={} gives each sequence its own number of context-parallel ranks, which requires {}",
                   balance.max_cp, missing));
 }
 

@@ -99,7 +99,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     const int ranks = group->info().size;
     if (!shape.element_count()) throw InvalidArgument(fmt::format("no tensor has the shape {}", shape.to_string()));
     if (part_of(shape, ranks)[0] * ranks != shape[0]) {
-      throw InvalidArgument(fmt::format("dim 0 of {} does not divide by the {} ranks", shape.to_string(), ranks));
+      throw InvalidArgument(fmt::format("dim 0 of {} is not divisible by the {} ranks", shape.to_string(), ranks));
     }
     const TensorSlabs::Filled filled{
         .open = largest(group.get(), dtype, [&](int key) { return bucketing_.open_bytes(key); }),

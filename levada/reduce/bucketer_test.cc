@@ -286,7 +286,8 @@ TEST(Bucketer, NamesTheInputThatCannotBeReduced) {
     EXPECT_THAT(fault({d, d}), HasSubstr("Unsupported: there is no sum of bool"));
     EXPECT_THAT(fault_of([&] { bucketer.reduce_scatter(engine, Tensor::zeros(dtypes::float32, {}), ReduceOp::sum); }),
                 HasSubstr("without dimensions cannot be divided among ranks"));
-    EXPECT_THAT(fault_of([&] { bucketer.empty(engine, dtypes::float32, {5}); }), HasSubstr("does not divide by the 2"));
+    EXPECT_THAT(fault_of([&] { bucketer.empty(engine, dtypes::float32, {5}); }),
+                HasSubstr("is not divisible by the 2"));
     EXPECT_THAT(fault_of([&] { bucketer.empty(engine, dtypes::float32, {-4}); }), HasSubstr("has the shape [-4]"));
     EXPECT_THAT(fault_of([] { Bucketer none({.in_flight = 0}); }), HasSubstr("in_flight must be at least 1, got 0"));
     EXPECT_EQ(bucketer.stats().inputs, 0);

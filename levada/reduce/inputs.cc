@@ -10,7 +10,7 @@
 namespace levada {
 
 void check_cpu(const TensorView& input) {
-  if (!input.device().is_cpu()) throw InvalidArgument("a tensor to be reduced lies on a device; copy it to the CPU");
+  if (!input.device().is_cpu()) throw InvalidArgument("a tensor to be reduced is on a device; copy it to the CPU");
 }
 
 void check_gatherable(const TensorView& input) {
@@ -38,7 +38,7 @@ void check_alike(std::span<const TensorView> inputs, int ranks) {
 Shape part_of(const Shape& shape, int ranks) {
   if (shape.rank() == 0)
     throw InvalidArgument(
-        "a tensor without dimensions cannot be divided among ranks; pass a list of one tensor for each rank");
+        "a tensor without dimensions cannot be divided among ranks; pass a list with one tensor per rank");
   Shape part = shape;
   part[0] = (shape[0] + ranks - 1) / ranks;
   return part;

@@ -77,7 +77,7 @@ Reducer::NameInUse::NameInUse(const Engine& group, const std::string& name) : us
   if (names.insert(used_).second) return;
   throw InvalidArgument(
       fmt::format("this rank already reduces in this group under the name '{}'; give each object that reduces in a "
-                  "group a name of its own, the same on all ranks",
+                  "group a different name, the same on all ranks",
                   name));
 }
 
@@ -344,7 +344,7 @@ void Reducer::check_agreement(const BucketLayout& layout, Peers& peers) {
 
 void Reducer::check_inputs(const BucketLayout& layout, const PeerMessages& peer) {
   if (peer.layout_hash == layout.hash() && peer.inputs.size() == layout.inputs()) return;
-  throw CorruptMessage(0, fmt::format("{} inputs of a bucket that has {}", peer.inputs.size(), layout.inputs()));
+  throw CorruptMessage(0, fmt::format("got {} inputs of a bucket with {}", peer.inputs.size(), layout.inputs()));
 }
 
 Results Reducer::reduce(const BucketLayout& layout, const Peers& peers) {

@@ -99,7 +99,7 @@ void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<Incomin
 std::map<int, std::vector<int>> Reducer::hosts_of(const Peers& announced) const {
   std::map<int, std::vector<int>> hosts;
   for (const int r : all_ranks_) hosts[announced[static_cast<std::size_t>(r)].first_rank].push_back(r);
-  if (hosts[host_.front()] != host_) throw CorruptMessage(0, "ranks differ in who shares memory with whom");
+  if (hosts[host_.front()] != host_) throw CorruptMessage(0, "ranks disagree about which ranks share memory");
   return hosts;
 }
 

@@ -133,7 +133,7 @@ except levada.InvalidArgument as error: tell(error=str(error))
     assert [mine["x"] for mine, _ in told] == [list(range(8)), *parts]
     assert all(mine["reward"] == [1.0] and mine["moved"] == 72 and mine["again"] == 0 for mine, _ in told)
     assert {refused["error"] for _, refused in told} == {
-        "key x is to be cut, but is not among the keys that are to move"
+        "cut_keys has key x, which keys lacks; add it to keys"
     }
     with pytest.raises(levada.InvalidArgument):
         exchange.destinations(levada.Mesh(cp=2), [["a"]], cut="diagonally")
@@ -263,7 +263,7 @@ attempt({0: []}, ["x"])
     assert nan == "InvalidArgument: rank 2: timeout must be positive, got 0 s"
     assert negative == "InvalidArgument: rank 0: timeout must be positive, got -1000000000 s"
     assert large == ""
-    assert next_call.startswith("InvalidArgument: rank 0 makes its call 4 of this group's exchanges, rank 1 its call 5:")
+    assert next_call.startswith("InvalidArgument: rank 0 makes call 4 of this group's exchanges, but rank 1 makes call 5:")
 
 
 def test_a_string_is_no_list_of_ids_or_keys() -> None:
@@ -404,7 +404,7 @@ def test_ranks_in_other_calls_or_with_other_stores_are_told_so(tmp_path: pathlib
     )
     for mine in told:
         first, second, third, last = mine
-        assert "rank 0 calls all_gather() with store 1, rank 1 all_gather() with store 2" in first["error"]
-        assert "rank 0 calls all_gather() with store 2, rank 1 all_gather() with store 1" in second["error"]
-        assert "rank 0 calls all_gather() with store 1, rank 1 redistribute() with store 1" in third["error"]
+        assert "rank 0 calls all_gather() with store 1, but rank 1 calls all_gather() with store 2" in first["error"]
+        assert "rank 0 calls all_gather() with store 2, but rank 1 calls all_gather() with store 1" in second["error"]
+        assert "rank 0 calls all_gather() with store 1, but rank 1 calls redistribute() with store 1" in third["error"]
         assert last == {"held": 0, "names": ["store 1", "store 2"]}

@@ -278,10 +278,10 @@ BAD: list[tuple[Any, str]] = [
     (np.array([1.5, 2.5]), r"stage rows, item 1.*: the item is float64 \[2\]; it must be integers"),
     (np.array([[1, 2]]), r"item 1.*: the item is int64 \[1, 2\]; a document is an array of one dimension"),
     ({"tokens": np.array([1, -2])}, r"item 1.*: element 1 of tokens is -2; it must be from 0 to"),
-    ({**GOOD, "reward": np.array([1], np.float32)}, r"item 1.*: reward has 1 elements, but there are 2 tokens"),
-    ({**GOOD, "reward": np.array([1, 2])}, r"item 1.*: beside tokens it has reward \(int64\), but documents before"),
-    ({"tokens": np.array([1, 2])}, r"item 1.*: beside tokens it has no other fields, but documents before it have reward"),
-    ({"ids": np.array([1, 2])}, r"item 1.*: there is no field tokens, but ids; say which"),
+    ({**GOOD, "reward": np.array([1], np.float32)}, r"item 1.*: reward has 1 elements, but the document has 2 tokens"),
+    ({**GOOD, "reward": np.array([1, 2])}, r"item 1.*: besides tokens it has reward \(int64\), but earlier documents"),
+    ({"tokens": np.array([1, 2])}, r"item 1.*: besides tokens it has no other fields, but earlier documents have reward"),
+    ({"ids": np.array([1, 2])}, r"item 1.*: the document has no field tokens, but ids; set tokens to"),
     ({**GOOD, "text": "hello"}, r"item 1.*: text is a str; it must be an array of numpy or a tensor of torch"),
     ([1, 2, 3], r"item 1.*: the item is a list; it must be an array of numpy"),
     ({1: np.array([1])}, r"item 1.*: a field is named 1, which is no str"),
@@ -308,7 +308,7 @@ def test_options_that_cannot_work_are_refused_when_they_are_said() -> None:
         numbers.pack(method="documents")
     with pytest.raises(levada.InvalidArgument, match="dtype is int16; it must be int64 or int32"):
         numbers.pack(dtype="int16")
-    with pytest.raises(levada.InvalidArgument, match="no multiple of pad_to, 3"):
+    with pytest.raises(levada.InvalidArgument, match="not a multiple of pad_to, 3"):
         numbers.pack(16, pad_to=3)
     long = [np.arange(9)]
     with pytest.raises(levada.InvalidArgument, match="the document has 9 tokens, and a row holds 5"):

@@ -103,7 +103,7 @@ NUMBERS: Any = Pipeline(range(10))
         (lambda: NUMBERS.take(1.5), "count of take\\(\\) must be a whole number, got 1.5"),
         (lambda: NUMBERS.shuffle(seed="x"), "seed of shuffle\\(\\) must be a whole number, got 'x'"),
         (lambda: NUMBERS.shuffle(seed=-1), "seed of shuffle\\(\\) must be from 0 to 2\\*\\*64 - 1, got -1"),
-        (lambda: NUMBERS.interleave(NUMBERS, seed=3), "a seed draws by weights; give them, or no seed"),
+        (lambda: NUMBERS.interleave(NUMBERS, seed=3), "a seed requires weights; give both, or neither"),
         (lambda: NUMBERS.map(str, threads="x"), "threads of map\\(\\) must be a whole number, got 'x'"),
         (lambda: NUMBERS.fork("2"), "branches of fork\\(\\) must be a whole number, got '2'"),
         (lambda: NUMBERS.zip([1]), "zip\\(\\) takes pipelines, got \\[1\\]; .*levada.Pipeline"),

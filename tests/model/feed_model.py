@@ -200,7 +200,7 @@ def check_segments(whole: Any, cut: Placement, parts: int, segments: Any, cuts: 
         raise Refusal("InvalidArgument", "cannot be divided by")
     for row in segments:
         if row[0] != 0 or row[-1] != whole.shape[dim]:
-            raise Refusal("InvalidArgument", "does not reach from 0 to")
+            raise Refusal("InvalidArgument", "must run from 0 to")
         zigzag_of_segments(row, 0, parts)
 
 
