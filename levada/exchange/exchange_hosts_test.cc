@@ -68,7 +68,7 @@ std::uint64_t crossed_mib(int ranks, int ranks_a_host, const std::vector<std::ve
   };
   EXPECT_EQ(joined::test::run_ranks(ranks, {.ranks_a_host = ranks_a_host}, body), "");
   const std::uint64_t whole = crossed / mib;
-  EXPECT_LT(crossed - whole * mib, 100'000u) << "what ranks say to each other is little";
+  EXPECT_LT(crossed - whole * mib, 100'000u) << "control messages are small";
   return whole;
 }
 

@@ -93,7 +93,7 @@ TEST(RepeatedExchange, SendsTheCurrentBytes) {
       other.set("tokens", tokens, Seqlens::one_each({40}));
       repeated.store.update(other);
       const ExchangeResult result = repeated.exchange.redistribute(repeated.store, repeated.request);
-      EXPECT_GT(result.agreed_bytes, short_message) << "other contents, of the same lengths";
+      EXPECT_GT(result.agreed_bytes, short_message) << "different contents of the same lengths";
       for (const std::string& id : {repeated.ids[0], repeated.ids[1]}) {
         const std::vector<std::string> one{id};
         EXPECT_EQ(repeated.store.get(one, other.keys()).packed("tokens").bytes()[7], static_cast<std::byte>(round + 1));

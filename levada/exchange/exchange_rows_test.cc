@@ -100,7 +100,7 @@ TEST(ExchangeRows, DoNotGrowWithTheNumberOfReceivers) {
       const ExchangePlan whole = plan_to_all(ranks);
       const auto bytes = encode_rows(whole, ranks, to_all);
       EXPECT_LT(bytes[1]->size(), static_cast<std::size_t>(ranks) * max_row_bytes);
-      EXPECT_EQ(bytes[1], bytes[2]) << "equal rows are kept once";
+      EXPECT_EQ(bytes[1], bytes[2]) << "equal rows are stored once";
       const auto rows = decode_rows(*bytes[1], 1, ranks, whole.samples().size(), to_all);
       EXPECT_EQ(rows.rows.size(), static_cast<std::size_t>(ranks));
     }

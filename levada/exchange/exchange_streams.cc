@@ -130,7 +130,7 @@ OutgoingMessage OutgoingStream::next(Engine& engine, std::uint64_t max_carried) 
     message.payload += run.size;
   }
   LEVADA_ASSERT(message.payload <= left_, "a stream sends no more than its rows have");
-  LEVADA_ASSERT((message.payload == left_) == (run_ == runs_.size()), "a stream ends with the last of its runs");
+  LEVADA_ASSERT((message.payload == left_) == (run_ == runs_.size()), "a stream ends with its last run");
   left_ -= message.payload;
   message.block = std::move(*block);
   return message;
@@ -211,7 +211,7 @@ IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const
 
 void IncomingRow::write(ByteView bytes) {
   while (!bytes.empty()) {
-    LEVADA_ASSERT(item_ < items_.size(), "no more bytes come than the row has");
+    LEVADA_ASSERT(item_ < items_.size(), "a row receives no more bytes than it has");
     const std::uint64_t size = items_[item_].size;
     const std::size_t now = std::min<std::uint64_t>(bytes.size(), size - at_);
     copy_payload(memory_[item_] + at_, bytes.data(), now, mode_);

@@ -453,7 +453,7 @@ TEST(Exchange, MayTakeLongerThanItsTimeoutIfBytesKeepMoving) {
     Exchange(engine).redistribute(store, {{{{0, 1}, ids}}, {"tokens"}}, {.timeout = timeout, .chunk_bytes = 512});
     EXPECT_EQ(store.ids().size(), ids.size());
   });
-  EXPECT_GT(Clock::now() - begin, timeout) << "or it has tested nothing";
+  EXPECT_GT(Clock::now() - begin, timeout) << "otherwise the test checks nothing";
 }
 
 TEST(Exchange, CanBeRepeatedByTheSurvivors) {

@@ -115,9 +115,9 @@ inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, c
   const auto wanted = what.wanted_by(rank);
   std::set<std::string> expected(held.begin(), held.end());
   expected.insert(wanted.begin(), wanted.end());
-  if (store.ids() != std::vector<std::string>(expected.begin(), expected.end())) return "another set of samples";
-  if (!wanted.empty() && store.get(wanted, what.keys) != all.select_ids(wanted)) return "other bits";
-  if (result.moved_bytes != result.lower_bound_bytes) return "more moved than had to";
+  if (store.ids() != std::vector<std::string>(expected.begin(), expected.end())) return "a different set of samples";
+  if (!wanted.empty() && store.get(wanted, what.keys) != all.select_ids(wanted)) return "different contents";
+  if (result.moved_bytes != result.lower_bound_bytes) return "more bytes moved than necessary";
   ByteWriter moved;
   moved.put(result.sent_bytes);
   moved.put(result.received_bytes);
@@ -127,7 +127,8 @@ inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, c
     sent += reader.get<std::uint64_t>();
     received += reader.get<std::uint64_t>();
   }
-  if (sent != result.moved_bytes || received != result.delivered_bytes) return "another number of bytes than planned";
+  if (sent != result.moved_bytes || received != result.delivered_bytes)
+    return "the number of bytes differs from the plan";
   return {};
 }
 

@@ -108,7 +108,7 @@ bool TransferLoop::send_some(ExchangeResult& result) {
   std::erase_if(active_, [&](std::size_t i) {
     bool over = false;
     progress |= send_some_of(sends_[i], over, result);
-    LEVADA_ASSERT(!over || sends_[i].room <= on_the_way_, "what is on the way holds the room that it took");
+    LEVADA_ASSERT(!over || sends_[i].room <= on_the_way_, "messages in flight include those of all channels");
     if (over) on_the_way_ -= sends_[i].room;
     return over;
   });
@@ -170,7 +170,7 @@ std::uint64_t TransferLoop::receive_message(Receive& receive, ByteView message) 
 
 std::uint64_t TransferLoop::write(Receive& receive, ByteView message) {
   const std::uint64_t begin = receive.at;
-  LEVADA_ASSERT(message.size() <= receive.end - receive.at, "a run was checked against what is still to come");
+  LEVADA_ASSERT(message.size() <= receive.end - receive.at, "a run is at most as long as the rest of its row");
   receive.at += message.size();
   std::uint64_t written = 0;
   while (receive.row < receive.end_row) {

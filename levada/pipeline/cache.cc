@@ -162,8 +162,8 @@ std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::stri
   auto file = std::make_unique<ItemFile>(open_trusted_file(path, trust));
   if (file->origin() == origin) return file;
   throw InvalidArgument(fmt::format(
-      "{} has the items of another pipeline ({}) than this one ({}); remove it, or give the cache another folder", path,
-      file->origin(), origin));
+      "{} has the items of another pipeline ({}), not of this one ({}); remove it, or give the cache another folder",
+      path, file->origin(), origin));
 }
 
 }  // namespace

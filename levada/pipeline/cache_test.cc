@@ -119,7 +119,7 @@ TEST_F(CacheTest, ResumesFromAStateOfAWritingPass) {
   Opened resumed(cached());
   resumed.iterator().restore(cursor);
   EXPECT_EQ(resumed.numbers(), std::vector(expected.begin() + 4, expected.end()));
-  EXPECT_FALSE(std::filesystem::exists(part())) << "a pass from its middle on is not whole";
+  EXPECT_FALSE(std::filesystem::exists(part())) << "a pass that begins in the middle is incomplete";
   writing.items();
   Opened reading(cached());
   reading.iterator().restore(cursor);
@@ -270,7 +270,7 @@ TEST_F(CacheTest, IsRewrittenIfItsWriterWasKilled) {
   ASSERT_EQ(::waitpid(writer, &status, 0), writer);
   ASSERT_TRUE(WIFSIGNALED(status));
   EXPECT_FALSE(std::filesystem::exists(part()));
-  EXPECT_FALSE(std::filesystem::is_empty(folder())) << "it was killed before it wrote";
+  EXPECT_FALSE(std::filesystem::is_empty(folder())) << "the writer was killed before it wrote";
   made_ = 0;
   for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(numbers_of(cached(100'000)), expected);
   EXPECT_EQ(made_, 100'000);

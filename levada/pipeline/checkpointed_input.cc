@@ -46,7 +46,7 @@ CheckpointedInput::Point CheckpointedInput::at(std::int64_t position) const {
 void CheckpointedInput::restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip) {
   if (skip < 0 || skip > position) {
     throw InvalidArgument(
-        fmt::format("the state of stage {} leaves out {} items of {}", context_->stage(stage_).name, skip, position));
+        fmt::format("the state of stage {} skips {} of only {} items", context_->stage(stage_).name, skip, position));
   }
   input_->restore_entries(entries);
   position_ = position;

@@ -279,7 +279,7 @@ void ConsumerEndpoint::fetch(int worker) {
       continue;
     }
     if (arrival->items.reset > reset_number_)
-      throw CorruptMessage(0, "a worker of the pipeline is ahead of its commands");
+      throw CorruptMessage(0, "a worker of the pipeline sent items of an epoch that has not begun");
     if (arrival->items.reset == reset_number_) return use(worker, *std::move(arrival));
   }
 }

@@ -144,8 +144,8 @@ TEST(PipelineFaults, OnlyAFailureInTheConsumersStagesLosesTheCursor) {
       EXPECT_THROW(consumer.next(), StageFailed);
       EXPECT_EQ(consumer.lost_place(), fails_here);
       EXPECT_EQ(consumer.next(), std::nullopt);
-      EXPECT_FALSE(consumer.ended()) << "the epoch has failed, and not ended";
-      EXPECT_EQ(consumer.lost_place(), fails_here) << "the end that follows does not bring it back";
+      EXPECT_FALSE(consumer.ended()) << "a failed epoch has not ended";
+      EXPECT_EQ(consumer.lost_place(), fails_here) << "the end does not restore it";
       if (fails_here) EXPECT_THROW(consumer.save(), InvalidArgument);
       else EXPECT_NO_THROW(consumer.save());
       consumer.reset(0);
@@ -246,7 +246,7 @@ TEST(PipelineFaults, AKilledProcessIsNamedSoon) {
         }
         throw;
       }
-      throw EngineError("nobody was lost");
+      throw EngineError("no process was lost");
     });
     EXPECT_THAT(failures, HasSubstr("signal 9"));
     EXPECT_THAT(failures, ::testing::Not(HasSubstr("rank 0")));
@@ -321,7 +321,7 @@ TEST(PipelineFaults, AConsumerThatLeavesSilentlyEndsWorkersThatNeverWait) {
   const Graph graph = Graph::source(range(0, std::int64_t{1} << 60)).then(testing::kept([&](std::int64_t i) {
     if (!limit.expired()) return i == 0;
     goes_on = true;
-    throw std::runtime_error("nobody wants it");
+    throw std::runtime_error("no process needs it");
   }));
   const auto body = [&](const std::shared_ptr<Engine>& engine) {
     const Process process = process_of(engine, graph, hasty_workers(1));

@@ -217,7 +217,7 @@ void expect_refused(Consumer& consumer, const std::function<void()>& begin, cons
   try {
     begin();
     const auto items = rest_of(consumer);
-    ADD_FAILURE() << "it was taken, and gave " << items.size() << " items";
+    ADD_FAILURE() << "the state was accepted and yielded " << items.size() << " items";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
     EXPECT_THAT(error.what(), HasSubstr(why));
@@ -370,7 +370,7 @@ TEST(PipelineResume, RejectsAnotherNumberOfWorkersUnlessOneToOne) {
   run_pipeline(with_memory(), with_workers(2), [&](Consumer& consumer) {
     try {
       consumer.reset(2, saved.cursors[5]);
-      ADD_FAILURE() << "it was taken";
+      ADD_FAILURE() << "the cursor was accepted";
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(), HasSubstr("with 3 workers"));
     }

@@ -278,7 +278,7 @@ TEST(PipelineProcesses, StopPrefetchesWhilePaused) {
       consumer.pause();
       const std::int64_t before = made;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      EXPECT_LE(made, before + 1) << "except the one under way";
+      EXPECT_LE(made, before + 1) << "except the one in progress";
       consumer.resume();
       EXPECT_EQ(take_from(consumer, 300).size(), 300u);
     });

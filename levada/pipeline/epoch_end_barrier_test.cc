@@ -60,7 +60,7 @@ void receive_from(EndTree& tree, int from, const Lookahead& reported) {
   for (std::size_t i = 0; i < tree.links().size(); ++i) {
     if (tree.links()[i].from == from && !tree.links()[i].is_result) return tree.receive(i, reported);
   }
-  FAIL() << "rank " << from << " tells this one nothing";
+  FAIL() << "rank " << from << " sends no report to this one";
 }
 
 TEST(EndTree, KnowsTheOutcomeOnceAllRanksHaveReported) {
@@ -71,7 +71,7 @@ TEST(EndTree, KnowsTheOutcomeOnceAllRanksHaveReported) {
   EXPECT_FALSE(tree.outcome(0));
   receive_from(tree, 2, {.until = 2});
   EXPECT_EQ(tree.outcome(1)->kind, Kind::there);
-  EXPECT_FALSE(tree.outcome(2)) << "rank 2 may fail there";
+  EXPECT_FALSE(tree.outcome(2)) << "rank 2 may still fail there";
   EXPECT_FALSE(tree.outcome(3)) << "or at 3";
   receive_from(tree, 2, {.until = 9});
   EXPECT_EQ(tree.outcome(2)->kind, Kind::there);
@@ -420,7 +420,7 @@ TEST(EpochEndBarrier, ReturnsAnOutcomeOnlyOnceItsOwnReportIsSent) {
       ahead.report({.until = item + 1});
       ahead.await(item);
     }
-    FAIL() << "there is no end of room for words that nobody takes";
+    FAIL() << "reports that no rank receives must fill the channel";
   } catch (const Interrupted&) {
     may_wait = true;
   }
@@ -462,7 +462,7 @@ TEST(EpochEndBarrier, DetectsALostRank) {
   first.report({.until = 1});
   second.report({.until = 1});
   inproc::lose(*engines[1]);
-  EXPECT_EQ(first.await(0).kind, Kind::there) << "what it said before holds";
+  EXPECT_EQ(first.await(0).kind, Kind::there) << "its earlier report remains valid";
   EXPECT_THROW(first.report({.until = 2}), PeerLost);
 }
 

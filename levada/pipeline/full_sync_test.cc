@@ -68,8 +68,8 @@ Map failing(int rank, std::int64_t at, const std::shared_ptr<Engine>& engine) {
 TEST(FullSync, StopsAllRanksWithTheShortestOne) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(23).then(Shard{}).then(FullSync{}), engine);
-    require(rank.numbers().size() == 11, "23 items in two parts are 11 each, and one left");
-    require(!rank.iterator().next(), "the end stays");
+    require(rank.numbers().size() == 11, "each part of 23 items must yield 11");
+    require(!rank.iterator().next(), "next() must keep returning nothing");
   });
 }
 
@@ -90,7 +90,7 @@ TEST(FullSync, FailsAllRanksIfOneFails) {
     require(failure.kind == ErrorKind::source && failure.message == "cannot decode", describe(failure));
     const bool own = engine->info().rank == 1;
     require(failure.process == (own ? "the consumer" : "rank 1, the consumer"), failure.process);
-    require(!rank.iterator().next(), "a failure is the end");
+    require(!rank.iterator().next(), "a failure must end the iterator");
   });
 }
 
@@ -122,7 +122,7 @@ TEST(FullSync, ResumesAtItsCursor) {
     const Graph graph =
         first_numbers(13).then(Shuffle{.buffer = 4}).then(Shard{}).then(FullSync{}).then(Batch{1}).then(Unbatch{});
     const auto all = OnRank(graph, engine).numbers();
-    require(all.size() == 6, "six items a rank");
+    require(all.size() == 6, "each rank must yield six items");
     for (std::size_t given = 0; given <= all.size() + 1; ++given) {
       OnRank first(graph, engine);
       auto numbers = first.numbers(given);
@@ -138,7 +138,7 @@ TEST(FullSync, ResumesAtItsCursor) {
 TEST(FullSync, RestartsInEachPassOfARepeat) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(5).then(Shard{}).then(FullSync{}).then(Repeat{3}), engine);
-    require(rank.numbers().size() == 6, "two items in each of three passes");
+    require(rank.numbers().size() == 6, "each of three passes must yield two items");
   });
 }
 
@@ -153,7 +153,7 @@ TEST(FullSync, ReportsItemsBeforeTheyAreRequested) {
     rank.numbers(3);
     meet.arrive_and_wait();
     if (engine->info().rank == 0) {
-      // Rank 1 works on its third item, yet it is known that it has a fourth; but not that it has all others.
+      // Rank 1 still works on its third item, but has already reported its fourth. It has not reported all others.
       EXPECT_THAT(rank.numbers(1), ElementsAre(3));
       impatient = true;
       EXPECT_THROW(rank.numbers(), Enough);

@@ -197,7 +197,7 @@ std::vector<Item> ItemReceiver::unpack(Arrival arrival, const ItemTraits& traits
   if (count == 0) return {};
   auto items = unpack_some(std::move(arrival), traits);
   if (items.size() == count) return items;
-  throw CorruptMessage(0, fmt::format("a message of {} items counts {}", items.size(), count));
+  throw CorruptMessage(0, fmt::format("a message of {} items announces {}", items.size(), count));
 }
 
 std::vector<Item> ItemReceiver::unpack_some(Arrival arrival, const ItemTraits& traits) {

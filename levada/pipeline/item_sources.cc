@@ -62,7 +62,7 @@ class Range final : public ItemSource {
     const auto stride = step > 0 ? static_cast<std::uint64_t>(step) : -static_cast<std::uint64_t>(step);
     const auto size = (width - 1) / stride + 1;
     if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      throw InvalidArgument(fmt::format("a range from {} to {} has too many numbers", begin, end));
+      throw InvalidArgument(fmt::format("a range from {} to {} has more than 2^63 - 1 numbers", begin, end));
     }
     size_ = static_cast<std::int64_t>(size);
   }

@@ -145,7 +145,7 @@ TEST(ItemSources, CorporaContinueWithTheNextEpochsOrder) {
     if (epoch == 0) opened = 0;
   }
   EXPECT_EQ(orders.size(), 3u);
-  EXPECT_EQ(opened, 0) << "the first epoch's corpus is used again";
+  EXPECT_EQ(opened, 0) << "the first epoch's corpus is reused";
 }
 
 TEST(ItemSources, SamplesResumeOnlyFromACursorOfTheSameCorpus) {

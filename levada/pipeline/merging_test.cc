@@ -79,10 +79,10 @@ TEST(Interleave, DrawsByWeight) {
   std::vector<std::int64_t> next = {0, each, 2 * each};
   for (const auto number : drawn) {
     const auto input = static_cast<std::size_t>(number / each);
-    EXPECT_EQ(number, next[input]++) << "each input's items come in their order";
+    EXPECT_EQ(number, next[input]++) << "the items of each input keep their order";
     ++counts[input];
   }
-  EXPECT_EQ(counts[0], each) << "the first to end ends it";
+  EXPECT_EQ(counts[0], each) << "the first input to end ends the stage";
   EXPECT_NEAR(static_cast<double>(counts[1]) / each, 3 / 6., 0.01);
   EXPECT_NEAR(static_cast<double>(counts[2]) / each, 1 / 6., 0.01);
 }

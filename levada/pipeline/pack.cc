@@ -180,7 +180,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     if (held.positions() < 1) return;  // It has no label.
     if (held.positions() > pack_.sequence && pack_.too_long == LongDocument::error) {
       throw InvalidArgument(
-          fmt::format("the document has {} tokens, and a row holds {}; raise sequence, or have it cut",
+          fmt::format("the document has {} tokens, and a row holds {}; raise sequence, or let it be cut",
                       held.document->size(), pack_.sequence + 1));
     }
     held_.push_back(std::move(held));
@@ -262,7 +262,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     rounds_then_ = own.bytes("rounds");
     cut_then_ = own.count("cut");
     read_ = own.count("read");
-    if (cut_then_ % pack_.sequence != 0) own.refuse("its sequence is another");
+    if (cut_then_ % pack_.sequence != 0) own.refuse("its sequence differs");
   }
   void finish_restore() override {
     const auto refuse = [] { throw InvalidArgument("the state is of other documents"); };

@@ -58,7 +58,7 @@ TEST(Pack, DropsOrPadsAPartialRow) {
   EXPECT_EQ(items_of(source.then(Pack{.sequence = 3, .partial = PartialRow::drop})).size(), 1u);
   EXPECT_EQ(items_of(source.then(Pack{.sequence = 3})).size(), 2u);
   EXPECT_EQ(items_of(source.then(Pack{.sequence = 5})).size(), 1u) << "the last token is only a label";
-  EXPECT_THAT(items_of(documents({{1}}).then(Pack{.sequence = 5})), IsEmpty()) << "it is nobody's label";
+  EXPECT_THAT(items_of(documents({{1}}).then(Pack{.sequence = 5})), IsEmpty()) << "it is not a label of any token";
   const auto padded = items_of(source.then(Pack{.sequence = 9, .pad_to = 3}));
   EXPECT_THAT(field<std::int32_t>(padded[0], "cu_seqlens"), ElementsAre(0, 6, 9));
   EXPECT_THAT(field(padded[0], "tokens"), ElementsAre(1, 2, 3, 4, 5, 0, 0, 0, 0));
@@ -201,7 +201,7 @@ TEST(Pack, YieldsEachPositionOnceInSegmentsOfOneDocument) {
       ASSERT_EQ(std::ssize(begins), pack.max_documents.value_or(pack.default_max_documents()) + 2);
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         if (field<float>(row, "loss_mask")[i] == 0) continue;
-        ASSERT_TRUE(found.emplace(tokens[i], labels[i]).second) << tokens[i] << " is there twice";
+        ASSERT_TRUE(found.emplace(tokens[i], labels[i]).second) << tokens[i] << " occurs twice";
         const bool begins_here = std::ranges::find(begins, static_cast<std::int32_t>(i)) != begins.end();
         ASSERT_EQ(positions[i] == 0, begins_here);
       }
@@ -236,7 +236,7 @@ TEST(Pack, HoldsNoDocumentLongerThanEightRounds) {
     const auto rows = items_of(documents(given).then(pack));
     return std::ranges::find_if(rows, [](const Tree& row) { return field(row, "tokens")[0] == 1; }) - rows.begin();
   };
-  EXPECT_EQ(place_of_first(5), 8 * 5) << "each round gives half of ten rows";
+  EXPECT_EQ(place_of_first(5), 8 * 5) << "each round yields half of ten rows";
   EXPECT_EQ(place_of_first(4), 9) << "the others need no buffer";
 }
 

@@ -27,7 +27,7 @@ TEST(Partition, IsAmongRanksBeforeAndAfterADispatch) {
 TEST(Partition, IsAmongAllWorkersWithoutADispatch) {
   EXPECT_EQ(among(numbers().then(Shard{}).then(same())), "all");
   const Graph dealt = numbers().then(Dispatch{});
-  EXPECT_EQ(among(Graph::join(Zip{}, {dealt, numbers().then(Shard{})})), "all") << "a branch beside a dispatch";
+  EXPECT_EQ(among(Graph::join(Zip{}, {dealt, numbers().then(Shard{})})), "all") << "a branch next to a dispatch";
 }
 
 TEST(Partition, IsTheWholeAfterAnotherShard) {
@@ -51,7 +51,7 @@ TEST(Partition, CopiesWithTheSameInputDrawAlike) {
   EXPECT_FALSE(draws_alike(numbers().then(Shuffle{}), 1)) << "nothing divides";
   EXPECT_TRUE(draws_alike(numbers().then(Shuffle{}).then(Dispatch{}), 1));
   EXPECT_TRUE(draws_alike(numbers().then(Dispatch{}).then(Shuffle{}).then(Dispatch{}), 2)) << "between two marks";
-  EXPECT_TRUE(draws_alike(numbers().then(Dispatch{}).then(Shuffle{}).then(Repeat{2}), 2)) << "begun over again";
+  EXPECT_TRUE(draws_alike(numbers().then(Dispatch{}).then(Shuffle{}).then(Repeat{2}), 2)) << "repeated";
   EXPECT_FALSE(draws_alike(numbers().then(Dispatch{}).then(Shuffle{}), 2)) << "the workers' own";
 }
 

@@ -257,7 +257,7 @@ TEST(Placement, RejectsDispatchingAStageThatNeedsAllRanks) {
               HasSubstr("no stage can run in a worker: all must run in one process with \"full_sync\""));
   EXPECT_THAT(refusal(numbers().then(Repeat{2}).then(FullSync{}).colocate("repeat", "full_sync")),
               HasSubstr("no stage can run in a worker"))
-      << "the source alone could, but not what begins it over again";
+      << "the source could, but not the repeat that restarts it";
 }
 
 TEST(PlacementOrdered, WorkersRunItemByItemStages) {
@@ -325,7 +325,8 @@ TEST(OneToOne, AlsoAppliesToTheItemsOfASingleShard) {
   EXPECT_TRUE(one_to_one(numbers().then(Shard{}).then(on_threads())));
   EXPECT_FALSE(one_to_one(numbers().then(Shard{}).then(all())));
   EXPECT_FALSE(one_to_one(numbers().then(same())));
-  EXPECT_FALSE(one_to_one(numbers(10, {}, true).then(Shard{}).then(same()))) << "parts of files are no items in turn";
+  EXPECT_FALSE(one_to_one(numbers(10, {}, true).then(Shard{}).then(same())))
+      << "parts of files do not yield items in turn";
   EXPECT_FALSE(one_to_one(zip({numbers().then(Shard{}), numbers().then(Shard{})})));
 }
 
@@ -341,27 +342,30 @@ std::string broken(const Graph& graph, const Placement& placement) {
       if (role(input) == Role::dispatcher && input != placement.dispatch_boundary)
         return "an edge leaves the dispatching process";
       if (role(input) == Role::worker && input != placement.collect_boundary) return "an edge leaves the workers";
-      if (role(input) == Role::consumer) return "an edge goes back from the consumer";
+      if (role(input) == Role::consumer) return "an edge leads back from the consumer";
       if (role(stage) == Role::dispatcher) return "the dispatching process is fed by another";
       if (role(input) == Role::dispatcher && role(stage) == Role::consumer &&
           placement.collect_boundary != placement.dispatch_boundary) {
-        return "an edge leaves out the workers";
+        return "an edge bypasses the workers";
       }
     }
     for (const int colocated : stages[static_cast<std::size_t>(stage)].colocated) {
-      if (role(colocated) != role(stage)) return "colocated stages are apart";
+      if (role(colocated) != role(stage)) return "colocated stages are in different processes";
     }
     const auto& operation = stages[static_cast<std::size_t>(stage)].operation;
     if (std::holds_alternative<Repeat>(operation)) {
       const auto apart = [&](int input) { return role(input) != role(stage); };
-      if (std::ranges::any_of(inputs, apart)) return "a repeat is apart from what it repeats";
+      if (std::ranges::any_of(inputs, apart)) return "a repeat and its input are in different processes";
     }
-    if (std::holds_alternative<Dispatch>(operation) && role(stage) != Role::dispatcher) return "a mark is a worker's";
-    if (std::holds_alternative<FullSync>(operation) && role(stage) != Role::consumer) return "ranks meet elsewhere";
+    if (std::holds_alternative<Dispatch>(operation) && role(stage) != Role::dispatcher)
+      return "a dispatch runs in a worker";
+    if (std::holds_alternative<FullSync>(operation) && role(stage) != Role::consumer)
+      return "a full_sync runs outside the consumer";
   }
-  if (!placement.collect_boundary) return "the workers give nothing";
-  if (role(*placement.collect_boundary) == Role::consumer) return "the consumer gathers what is its own";
-  if (placement.dispatch_boundary && role(*placement.dispatch_boundary) != Role::dispatcher) return "a worker deals";
+  if (!placement.collect_boundary) return "the workers yield nothing";
+  if (role(*placement.collect_boundary) == Role::consumer) return "the consumer collects from itself";
+  if (placement.dispatch_boundary && role(*placement.dispatch_boundary) != Role::dispatcher)
+    return "a worker dispatches";
   return {};
 }
 

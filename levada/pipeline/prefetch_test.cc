@@ -209,7 +209,7 @@ std::string outcome_of(const Graph& graph, std::size_t items) {
       message = failed.failure().message;
     }
   };
-  if (!ends(run)) ADD_FAILURE() << "it waits for ever";
+  if (!ends(run)) ADD_FAILURE() << "it waits forever";
   return message;
 }
 

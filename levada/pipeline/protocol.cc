@@ -14,7 +14,7 @@ bool is_end(Ending ending) {
 }
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw CorruptMessage(0, "a pipeline's process sent what none sends: " + what);
+  throw CorruptMessage(0, "a process of the pipeline sent an invalid message: " + what);
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ void Items::check() const {
 
 void ProcessState::apply(const Command& command) {
   if (command.number != applied_ + 1) refuse(fmt::format("command {} after command {}", command.number, applied_));
-  if (over_) refuse("a command after that to shut down");
+  if (over_) refuse("a command after the shutdown");
   applied_ = command.number;
   if (const auto* reset = std::get_if<Reset>(&command.what)) {
     paused_ = false;
@@ -77,14 +77,14 @@ void WorkerInput::apply(const Items& items) {
   const std::int64_t expected = (num_inputs_ + at_hand_) * workers_ + worker_;
   if (ending_ != Ending::none) refuse("items after the end");
   if (items.count > 0 && items.first != expected) {
-    refuse(fmt::format("item {} where item {} was due", items.first, expected));
+    refuse(fmt::format("item {} instead of item {}", items.first, expected));
   }
   at_hand_ += items.count;
   ending_ = items.ending;
 }
 
 void WorkerInput::pull() {
-  LEVADA_ASSERT(at_hand_ > 0, "what is pulled has come");
+  LEVADA_ASSERT(at_hand_ > 0, "a pulled item has arrived");
   --at_hand_;
   ++num_inputs_;
 }
@@ -99,7 +99,7 @@ void WorkerInput::restore(std::int64_t num_inputs, bool pulled_ending) {
 void OrderedMerge::apply(int worker, const Items& items) {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   if (queue.ending != Ending::none) refuse("items after the end");
-  if (items.first != queue.sent) refuse(fmt::format("item {} of a worker where {} was due", items.first, queue.sent));
+  if (items.first != queue.sent) refuse(fmt::format("item {} of a worker instead of item {}", items.first, queue.sent));
   std::int64_t smallest = queue.reached;
   for (const std::int64_t mark : items.marks) {
     if (mark < smallest) refuse(fmt::format("mark {} after {}", mark, smallest));
@@ -171,8 +171,7 @@ Command CommandLog::issue(decltype(Command::what) what) {
 void CommandLog::apply(int process, const Ack& ack) {
   auto& last = acked_[static_cast<std::size_t>(process)];
   if (ack.number != last + 1 || ack.number > issued_) {
-    refuse(fmt::format("an acknowledgement of command {} where {} of {} had been acknowledged", ack.number, last,
-                       issued_));
+    refuse(fmt::format("an acknowledgement of command {} after that of command {} of {}", ack.number, last, issued_));
   }
   last = ack.number;
 }

@@ -102,7 +102,7 @@ TEST(Show, PrintsOneJsonObject) {
   EXPECT_EQ(json["stages"][0]["parameters"]["source"], "numbers");
   EXPECT_EQ(json["stages"][4]["inputs"], nlohmann::json({"dispatch", "shard"}));
   EXPECT_EQ(json["stages"][4]["items_per_s"], 2.0);
-  EXPECT_EQ(json["bottleneck"], "a \"b\" \uFFFD") << "bytes that are no UTF-8 do not break it";
+  EXPECT_EQ(json["bottleneck"], "a \"b\" \uFFFD") << "invalid UTF-8 does not break it";
   EXPECT_THAT(json["finding"].get<std::string>(), HasSubstr("\uFFFD is the bottleneck"));
 }
 

@@ -46,7 +46,7 @@ TEST(PipelineTraces, RecordTheWorkAndWaitsOfEachProcess) {
     EXPECT_EQ(stats.processes[1].role, Role::dispatcher);
     EXPECT_EQ(stats.processes[1].stages[0].items, 20);
     EXPECT_GT(nanoseconds(traces[0], StageWork::input), 0) << "the consumer waits for the workers";
-    EXPECT_GT(nanoseconds(traces[1], StageWork::room), 0) << "the dispatching process for room in them";
+    EXPECT_GT(nanoseconds(traces[1], StageWork::room), 0) << "the dispatching process waits for room in the workers";
     for (const int worker : {2, 3}) {
       EXPECT_EQ(stats.processes[static_cast<std::size_t>(worker)].stages[2].items, 10);
       const auto& trace = traces[static_cast<std::size_t>(worker)];

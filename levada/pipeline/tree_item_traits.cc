@@ -208,7 +208,7 @@ class HeadReader {
       value |= std::uint64_t{byte & 127u} << shift;
       if (byte < 128) return value;
     }
-    fail("a number of more than 9 bytes");
+    fail("an integer of more than 9 bytes");
   }
   ByteView sized() { return take(number()); }
   /// Reads a count of elements of at least one byte each.
@@ -288,7 +288,7 @@ class TreeUnpacker {
   Tensor get_tensor(NodeKind kind) {
     const auto dtype = in_.get<DType>();
     const auto rank = in_.get<std::uint8_t>();
-    if (!dtype.is_known() || rank > Shape::max_rank) in_.fail("a tensor of no type or rank");
+    if (!dtype.is_known() || rank > Shape::max_rank) in_.fail("a tensor with an unknown type or rank");
     Shape shape;
     for (int dim = 0; dim < rank; ++dim) shape.push_back(static_cast<std::int64_t>(in_.number()));
     const auto bytes = tensor_bytes(dtype, shape);

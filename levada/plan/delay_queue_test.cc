@@ -96,7 +96,7 @@ TEST(DelayQueue, WaitsForOneSampleOfAKindPerRank) {
   EXPECT_EQ(steps[2].delayed, 2);
   EXPECT_EQ(steps[2].waited, 3);
   EXPECT_EQ(steps[2].longest_wait, 2);
-  EXPECT_THAT(steps[4].numbers, ElementsAre(14, 17, 18, 19)) << "at the end nothing is left waiting";
+  EXPECT_THAT(steps[4].numbers, ElementsAre(14, 17, 18, 19)) << "no sample waits at the end";
 }
 
 TEST(DelayQueue, NeverExceedsTheMaximumDelay) {

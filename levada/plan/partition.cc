@@ -155,7 +155,7 @@ class Balancer {
   }
 
   Partition take() {
-    LEVADA_ASSERT(holds_each_item_once(), "each item is in one part, whose load is the sum of its items'");
+    LEVADA_ASSERT(holds_each_item_once(), "each item is in one part, and the load of a part is the sum of its items'");
     Partition partition;
     for (auto& part : parts_) {
       std::ranges::sort(part.items);

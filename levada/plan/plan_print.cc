@@ -32,8 +32,8 @@ std::string sums(const Plan& plan) {
   }
   return fmt::format(
       "sent       {:>10}  in {} from {}\n"
-      "delivered  {:>10}  to {}, {}: what they need and nothing more\n"
-      "whole      {:>10}  if every rank were given its batch whole\n"
+      "delivered  {:>10}  to {}, {}: exactly what they need\n"
+      "whole      {:>10}  if every rank received its whole batch\n"
       "peak       {:>10}  at a reader: its batches of a step and their messages\n",
       format_bytes(plan.bytes_sent()), counted(plan.audiences.size(), "message", "messages"),
       counted(readers, "reader", "readers"), format_bytes(plan.bytes_delivered()),

@@ -418,8 +418,8 @@ reader  batch  ranks     field         dtype    part                   shape    
                          loss_mask     float32  [0:8, 256:768]         [8, 512]  16.0 KiB
 
 sent        224.0 KiB  in 5 messages from 1 reader
-delivered   672.0 KiB  to 18 ranks, 0 B to 64.0 KiB each: what they need and nothing more
-whole         3.9 MiB  if every rank were given its batch whole
+delivered   672.0 KiB  to 18 ranks, 0 B to 64.0 KiB each: exactly what they need
+whole         3.9 MiB  if every rank received its whole batch
 peak        448.0 KiB  at a reader: its batches of a step and their messages
 )");
 }

@@ -121,7 +121,7 @@ void MessageHeader::write(std::span<std::byte> message) const {
 
 MessageHeader MessageHeader::read(ByteView message) {
   ByteReader reader(message);
-  if (message.size() < bytes) reader.fail("a message of a collective that is shorter than its header");
+  if (message.size() < bytes) reader.fail("a message of a collective is shorter than its header");
   if (reader.get<std::uint64_t>() != magic) reader.fail("not a message of a collective");
   MessageHeader header;
   header.layout_hash = reader.get<std::uint64_t>();

@@ -191,7 +191,7 @@ std::uint64_t crossed_bytes(int ranks, int ranks_a_host, DType dtype, std::int64
   };
   EXPECT_EQ(joined::test::run_ranks(ranks, {.ranks_a_host = ranks_a_host}, body), "");
   const std::uint64_t output = dtype.bytes(static_cast<std::size_t>(count));
-  EXPECT_LT(crossed % output, output / 10) << "what ranks say to each other is little";
+  EXPECT_LT(crossed % output, output / 10) << "control messages are small";
   return crossed / output;
 }
 

@@ -93,7 +93,7 @@ TEST(BucketerMemory, IsSharedBySmallInputs) {
   std::vector<Tensor> tensors;
   for (int n = 0; n < 600; ++n) tensors.push_back(made(bucketer, engine, n, 64));
   constexpr std::size_t all_bytes = 600 * 64 * sizeof(float);
-  EXPECT_LT(engine->memory_in_use(), 3 * all_bytes) << "slabs double, so they are full by half at least";
+  EXPECT_LT(engine->memory_in_use(), 3 * all_bytes) << "slabs double in size, so they are at least half full";
   EXPECT_GE(engine->memory_in_use(), all_bytes);
 }
 

@@ -140,7 +140,7 @@ Bucketer::Handle enqueue(Bucketer& bucketer, const Handle& group, const Case& wh
 
 std::string wrong(const Engine& group, const Case& what, int n, const Tensor& result) {
   const int ranks = group.info().size;
-  if (result.shape() != what.shape || result.dtype() != what.dtype) return "of another shape or dtype";
+  if (result.shape() != what.shape || result.dtype() != what.dtype) return "a different shape or dtype";
   const std::size_t count = result.view().element_count();
   std::size_t real = count * static_cast<std::size_t>(ranks);
   if (is_padded(what, ranks)) real -= count / static_cast<std::size_t>(what.shape[0]);

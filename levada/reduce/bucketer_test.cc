@@ -152,7 +152,7 @@ TEST(Bucketer, RunsTheOtherCallbacksIfOneThrows) {
     }
     try {
       bucketer.flush();
-      FAIL() << "flush() throws it";
+      FAIL() << "flush() must throw";
     } catch (const std::runtime_error& error) {
       EXPECT_STREQ(error.what(), "of callback 1");
     }

@@ -56,13 +56,13 @@ TEST(Bucketing, TakeBackUndoesApply) {
   EXPECT_FALSE(bucketing.apply(0, 0, 40).close);
   EXPECT_EQ(bucketing.apply(0, 0, 50).close, 0);
   bucketing.take_back(0, 50);
-  EXPECT_THAT(bucketing.flush(), ElementsAre(1)) << "an input of no bytes is one too";
+  EXPECT_THAT(bucketing.flush(), ElementsAre(1)) << "an input of no bytes also counts";
 }
 
 TEST(Bucketing, FlushesInTheOrderOfOpening) {
   Bucketing bucketing(100);
   for (const int key : {2, 0, 1, 2, 0}) bucketing.apply(0, key, 40);
-  EXPECT_EQ(bucketing.apply(0, 2, 40).close, 2) << "and another bucket of key 2 is opened";
+  EXPECT_EQ(bucketing.apply(0, 2, 40).close, 2) << "another bucket of key 2 is opened";
   EXPECT_THAT(bucketing.flush(), ElementsAre(0, 1, 2));
   EXPECT_THAT(bucketing.flush(), IsEmpty());
 }
@@ -111,7 +111,7 @@ TEST(Bucketing, NeverFillsABucketBeyondItsCapacity) {
       if (placement.alone) continue;
       if (placement.close) {
         ASSERT_EQ(*placement.close, key);
-        ASSERT_GT(filled[key] + bytes, static_cast<std::uint64_t>(capacity)) << "it would have fitted";
+        ASSERT_GT(filled[key] + bytes, static_cast<std::uint64_t>(capacity)) << "it would have fit";
         filled[key] = 0;
       }
       filled[key] += bytes;

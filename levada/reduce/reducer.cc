@@ -300,7 +300,7 @@ bool Reducer::receive(const Incoming& from) {
     received = true;
     const MessageHeader header = MessageHeader::read(next.message->bytes);
     if (header.exchange < exchange_) continue;  // sums of a host that were not received because hosts disagreed
-    if (header.exchange > exchange_) throw CorruptMessage(0, "a message of a collective that has not begun");
+    if (header.exchange > exchange_) throw CorruptMessage(0, "a message of a later collective");
     from.peer->add(*std::move(next.message), header, *from.layout);
   }
   return received;

@@ -18,7 +18,7 @@ bool Slab::has_room(std::size_t bytes) const {
 }
 
 std::byte* Slab::reserve(std::size_t bytes) {
-  LEVADA_ASSERT(block_ && has_room(bytes), "inputs are put where there is room, before the slab is sent");
+  LEVADA_ASSERT(block_ && has_room(bytes), "the slab has room for the input and has not been sent");
   inputs_.push_back({.begin = end_, .bytes = bytes});
   end_ += align_up(bytes, BucketLayout::alignment);
   return block_->memory().data() + inputs_.back().begin;
@@ -40,7 +40,7 @@ bool Slab::is_next(const Engine& group, const TensorView& input) const {
 }
 
 void Slab::enter_next() {
-  LEVADA_ASSERT(num_entered_ < inputs_.size(), "no more inputs are entered than were made");
+  LEVADA_ASSERT(num_entered_ < inputs_.size(), "at most the reserved inputs are entered");
   if (const auto owner = inputs_[num_entered_++].owner.lock()) *owner = {};
 }
 
