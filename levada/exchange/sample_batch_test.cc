@@ -166,7 +166,7 @@ TEST(SampleBatch, RejectsInvalidJson) {
     return refusal([&] { SampleBatch::from_json(R"({"ids": ["a"], "keys": {}, "values": [{"v": )" + text + "}]}"); });
   };
   EXPECT_THAT(value(R"({"message": "0g"})"), HasSubstr("values[0]: \"message\" is not hexadecimal"));
-  EXPECT_THAT(value(R"({"message": "000"})"), HasSubstr("half a byte"));
+  EXPECT_THAT(value(R"({"message": "000"})"), HasSubstr("odd number of digits"));
   EXPECT_THAT(value(R"({"message": 1})"), HasSubstr("a string belongs here"));
   EXPECT_THAT(value(R"({"message": "", "more": 1})"), HasSubstr("an object with a \"message\""));
 }

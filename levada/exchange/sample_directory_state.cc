@@ -105,7 +105,7 @@ void SampleDirectory::State::put(std::size_t sample, std::size_t key, std::uint3
   set_holders(sample, key, set);
   if (cell.count == lengths.size() && std::ranges::equal(this->lengths(cell), lengths)) return;
   if (cell.count != 1) dead_lengths_ += cell.count;
-  if (lengths.size() > UINT32_MAX) throw InvalidArgument("a sample's key has room for 2^32 sequences");
+  if (lengths.size() > UINT32_MAX) throw InvalidArgument("a sample's key holds at most 2^32 - 1 sequences");
   cell.count = static_cast<std::uint32_t>(lengths.size());
   if (lengths.size() == 1) {
     cell.value = lengths[0];

@@ -15,12 +15,12 @@ void check_order(std::span<const std::size_t> order, std::size_t size) {
   std::vector<bool> seen(size);
   for (const std::size_t position : order) {
     if (position >= size)
-      throw InvalidArgument(fmt::format("an order of {} samples names position {}", size, position));
-    if (seen[position]) throw InvalidArgument(fmt::format("an order names position {} twice", position));
+      throw InvalidArgument(fmt::format("an order of {} samples has the invalid position {}", size, position));
+    if (seen[position]) throw InvalidArgument(fmt::format("an order lists position {} twice", position));
     seen[position] = true;
   }
   if (order.size() != size) {
-    throw InvalidArgument(fmt::format("an order names {} positions of {} samples", order.size(), size));
+    throw InvalidArgument(fmt::format("an order lists {} positions for {} samples", order.size(), size));
   }
 }
 
@@ -111,7 +111,7 @@ std::vector<SampleBatch> SampleBatch::split(std::span<const std::size_t> counts)
     next += count;
   }
   if (partition.size() != counts.size() || next != size()) {
-    throw InvalidArgument(fmt::format("the counts of a division do not add up to its {} samples", size()));
+    throw InvalidArgument(fmt::format("the counts of a split must add up to the {} samples of the batch", size()));
   }
   return split(partition);
 }
@@ -209,7 +209,7 @@ SampleBatch SampleBatch::rename_keys(const std::map<std::string, std::string>& n
 
 void SampleBatch::update(const SampleBatch& other) {
   if (other.size() != size()) {
-    throw InvalidArgument(fmt::format("{} samples cannot be updated from {}", size(), other.size()));
+    throw InvalidArgument(fmt::format("cannot update {} samples from {}", size(), other.size()));
   }
   const SampleBatch aligned = other.ids_ == ids_ ? other : other.select_ids(ids_);
   for (const Field& field : aligned.fields_) insert(field);

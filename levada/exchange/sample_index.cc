@@ -43,7 +43,7 @@ void sort_runs(std::vector<T>& values, Less less) {
 SampleIndex::SampleIndex(std::vector<Destination> destinations) : destinations_(std::move(destinations)) {
   std::size_t count = 0;
   for (const Destination& destination : destinations_) count += destination.ids.size();
-  if (count >= UINT32_MAX) throw InvalidArgument("an exchange has room for 2^32 samples");
+  if (count >= UINT32_MAX) throw InvalidArgument("the lists of an exchange hold fewer than 2^32 - 1 ids");
   samples_.reserve(count);
   fingerprint_ = destinations_.size();
   for (const Destination& destination : destinations_) {

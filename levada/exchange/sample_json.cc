@@ -80,7 +80,7 @@ Bytes bytes_in(const std::string& digits, std::string_view where) {
     if (std::from_chars(begin, begin + 2, byte, 16).ptr != begin + 2) refuse(where, "\"message\" is not hexadecimal");
     bytes[i] = std::byte{byte};
   }
-  if (digits.size() % 2 != 0) refuse(where, "\"message\" has half a byte");
+  if (digits.size() % 2 != 0) refuse(where, "\"message\" has an odd number of digits");
   return bytes;
 }
 
@@ -153,7 +153,7 @@ std::string SampleBatch::to_json() const {
   try {
     return json.dump();
   } catch (const Json::exception&) {
-    throw InvalidArgument("an id, key or value of these samples is no UTF-8 text, so that there is no JSON of them");
+    throw InvalidArgument("an id, key or value of these samples is not UTF-8, so they cannot be written as JSON");
   }
 }
 

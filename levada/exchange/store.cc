@@ -270,9 +270,9 @@ void SampleStore::add_key(SampleBatch& batch, std::span<const std::size_t> sampl
       continue;
     }
     if (key != nullptr && *key != column->key) {
-      throw InvalidArgument(fmt::format("sample {}, key {} is {} {}, that of others {} {}", batch.ids()[i], name,
-                                        column->key.dtype.name(), column->key.trailing.to_string(), key->dtype.name(),
-                                        key->trailing.to_string()));
+      throw InvalidArgument(fmt::format("sample {}, key {} is {} {}, but other samples have {} {}", batch.ids()[i],
+                                        name, column->key.dtype.name(), column->key.trailing.to_string(),
+                                        key->dtype.name(), key->trailing.to_string()));
     }
     key = &column->key;
     const Entry& entry = column->entries[samples[i]];

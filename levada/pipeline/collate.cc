@@ -18,8 +18,8 @@ std::string describe(const Leaf& leaf) {
   return std::visit(
       Overloaded{
           [](None) { return std::string("None"); }, [](bool) { return std::string("a boolean"); },
-          [](std::int64_t) { return std::string("an integer"); }, [](double) { return std::string("a real"); },
-          [](const std::string&) { return std::string("a text"); }, [](const Bytes&) { return std::string("bytes"); },
+          [](std::int64_t) { return std::string("an integer"); }, [](double) { return std::string("a float"); },
+          [](const std::string&) { return std::string("a string"); }, [](const Bytes&) { return std::string("bytes"); },
           [](const Tensor& tensor) { return fmt::format("{} {}", tensor.dtype().name(), tensor.shape().to_string()); }},
       leaf);
 }

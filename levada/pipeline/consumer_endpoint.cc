@@ -318,7 +318,7 @@ Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
     receive_acks();
     const auto& timeout = process_.options.timeout;
     const auto waited = timeout - std::min(timeout, wait.deadline.remaining());
-    return fmt::format("no item came from {}: {}", name(rank),
+    return fmt::format("no item arrived from {}: {}", name(rank),
                        explain_wait(*process_.engine, "pipeline", rank, waited));
   };
   const WaitFor conditions{.receive = channels, .stop = &wakes_, .poll = &process_.poll};

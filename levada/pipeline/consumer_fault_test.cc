@@ -298,13 +298,13 @@ TEST(PipelineFaults, ATimeoutNamesTheProcessAndItsStage) {
       rest_of(consumer);
       ADD_FAILURE() << "it did not wait";
     } catch (const Timeout& error) {
-      EXPECT_THAT(error.what(), HasSubstr("no item came from process 3"));
+      EXPECT_THAT(error.what(), HasSubstr("no item arrived from process 3"));
       EXPECT_THAT(error.what(), HasSubstr("after"));
     }
     is_reported = true;
   });
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              ::testing::ContainsRegex("levada: no item came from process 3.*rank 0 waited .*; still waiting\n"));
+              ::testing::ContainsRegex("levada: no item arrived from process 3.*rank 0 waited .*; still waiting\n"));
 }
 
 TEST(PipelineFaults, AConsumerThatLeavesEndsTheOthers) {

@@ -121,7 +121,7 @@ class Forked {
                        .kind = ErrorKind::invalid_argument,
                        .message = fmt::format(
                            "its buffer of {} items is full: branch \"{}\" is {} items ahead of \"{}\", which is not "
-                           "read until the former has given more; raise buffer, or read the branches at the same "
+                           "read until the former has yielded more; raise buffer, or read the branches at the same "
                            "pace",
                            buffer(), context_->stage(ahead.stage).name, ahead.position - behind.position,
                            context_->stage(behind.stage).name)});

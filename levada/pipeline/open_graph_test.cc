@@ -181,7 +181,7 @@ TEST(OpenGraph, ABranchMayBeAheadByAtMostTheBuffer) {
   EXPECT_EQ(
       failure.message,
       "its buffer of 10 items is full: branch \"branch\" is 10 items ahead of \"branch_2\", which is not read until "
-      "the former has given more; raise buffer, or read the branches at the same pace");
+      "the former has yielded more; raise buffer, or read the branches at the same pace");
   EXPECT_EQ(items_of(ahead(30, 31)).size(), 71u);
   EXPECT_EQ(failure_of([&] { items_of(ahead(30, 30)); }).stage, "both");
 }

@@ -155,7 +155,7 @@ def test_what_a_batch_refuses_it_names() -> None:
         (lambda: make(["a"], values=[{"x": {"y": np.zeros(3)}}]), TypeError, "tensors belong among the fields"),
         (lambda: some()["nothing"], levada.InvalidArgument, "nothing"),
         (lambda: some().meta()["tokens"], levada.InvalidArgument, "tokens"),
-        (lambda: some().split([1]), levada.InvalidArgument, "do not add up"),
+        (lambda: some().split([1]), levada.InvalidArgument, "must add up"),
         (lambda: some().split([[0, -1]]), TypeError, "neither counts nor lists"),
         (lambda: make.from_json('{"ids": 3}'), levada.InvalidArgument, "ids"),
         (lambda: exchange.balance([1], 0), levada.InvalidArgument, "part"),
