@@ -181,11 +181,11 @@ TEST(CommandBalance, RefusesWhatCannotBe) {
            "counts must be free");
   }
   expect("feed", {"--mesh", "dp=2", "--balance", "flops", "--divide", "split"}, 2, "dealt");
-  expect("plan", {"--mesh", "dp=2"}, 2, "give --balance or --max-tokens");
+  expect("plan", {"--mesh", "dp=2"}, 2, "add --balance or --max-tokens");
   expect("plan", {"--hosts", "2x8", "--balance", "flops"}, 2, "--hosts");
   const auto without_data = run({"plan", "--mesh", "dp=2", "--balance", "flops"});
   EXPECT_EQ(without_data.status, 2);
-  EXPECT_THAT(without_data.err, HasSubstr("--balance is about data: name a PATH"));
+  EXPECT_THAT(without_data.err, HasSubstr("--balance applies to data: add a PATH"));
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST(CommandConvert, RefusesWhatItShouldNot) {
   refuse({corpus, out, "--append-eod", "--dtype", "uint8"}, 2,
          "the tokens of bytes go up to 256, and uint8 holds 0 to 255");
   refuse({corpus, out, "--dtype", "float32"}, 2, "--dtype is float32; it must be auto, uint8");
-  refuse({corpus, corpus}, 2, "where the output is named");
+  refuse({corpus, corpus}, 2, "the last argument is the output name");
   refuse({corpus}, 2, "levada convert --help");
   refuse({scratch() + "/none.jsonl", out}, 1, "none.jsonl: No such file");
   refuse({corpus, place + "/none/out"}, 1, "No such file");
@@ -173,7 +173,7 @@ TEST(CommandConvert, ReadsAListOfFiles) {
   const auto refused =
       run({"convert", out + "2", "--tokenizer", "bytes", "--files-from", write_file("empty list", "\n")});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("empty list: it names no file"));
+  EXPECT_THAT(refused.err, HasSubstr("empty list: it lists no file"));
 }
 
 TEST(CommandFeed, ReadsAListOfFilesWhoeverStartsTheRanks) {
@@ -193,7 +193,7 @@ TEST(CommandFeed, ReadsAListOfFilesWhoeverStartsTheRanks) {
   EXPECT_EQ(digests_of({"feed", "--files-from", fifo}), wanted);
   const auto nothing = run({"feed"});
   EXPECT_EQ(nothing.status, 2);
-  EXPECT_THAT(nothing.err, HasSubstr("give a PATH or --files-from"));
+  EXPECT_THAT(nothing.err, HasSubstr("add a PATH or --files-from"));
   const auto in_job =
       run({"feed", "--files-from", "-"},
           {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"MASTER_PORT", "1"}});
@@ -326,7 +326,7 @@ TEST(CommandInspect, CountsWhatIsInText) {
   EXPECT_EQ(text.find('\x1b'), text.npos);
   const auto refused = run({"inspect", corpus, "--skip-bad", "--sample", "2"});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("there is no document 2"));
+  EXPECT_THAT(refused.err, HasSubstr("document 2 does not exist"));
 }
 
 TEST(CommandInspect, CountsWhatIsInABin) {

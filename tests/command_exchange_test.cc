@@ -63,7 +63,7 @@ TEST(CommandPlanExchange, LetsKeysBeAbsentWhereThatIsAllowed) {
 TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
   expect_refusal("/nowhere/exchange.json", "/nowhere/exchange.json");
   expect_refusal(write_file("none.json", "["), "it is not JSON");
-  expect_refusal(spec(R"("destination": [])"), "no such key as \"destination\"");
+  expect_refusal(spec(R"("destination": [])"), "unknown key \"destination\"");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["z"]}])"),
                  "sample z, key tokens is wanted on rank 1, but no rank holds it");
   expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"),

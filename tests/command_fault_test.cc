@@ -162,7 +162,7 @@ TEST(CommandFault, TellsWhyALaunchedRankDoesNotStartFromRankZero) {
   const std::vector<std::string> good = {"feed", corpus(), "--mesh", "tp=3", "--batch", "2", "--seq", "64"};
   for (const int wrong : {0, 2}) {
     for (const auto& [option, words] : std::map<std::string, std::string>{
-             {"--mseh=tp=3", "there is no option --mseh"}, {"--mesh=tp=2", "the mesh tp=2 has 2 ranks"}}) {
+             {"--mseh=tp=3", "unknown option --mseh"}, {"--mesh=tp=2", "the mesh tp=2 has 2 ranks"}}) {
       auto bad = good;
       bad.push_back(option);
       std::vector<std::unique_ptr<Command>> commands;

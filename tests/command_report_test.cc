@@ -43,7 +43,7 @@ TEST(CommandReport, SaysTheSameWithAndWithoutIt) {
   const auto page = fresh("same.html");
   const auto plain = Json::parse(run(feed_arguments({"--steps", "5", "--json"})).out);
   const auto outcome = run(feed_arguments({"--steps", "5", "--json", "--report", page}));
-  EXPECT_EQ(outcome.err, "levada: the report is in " + page + "\n");
+  EXPECT_EQ(outcome.err, "levada: wrote the report to " + page + "\n");
   auto with = Json::parse(outcome.out);
   for (std::size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(with["ranks"][rank]["fields"], plain["ranks"][rank]["fields"]);
   EXPECT_THAT(content(page), ::testing::StartsWith("<!DOCTYPE html>"));
@@ -91,7 +91,7 @@ TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   const auto outcome = command.wait();
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("levada: the report is in " + page));
+  EXPECT_THAT(outcome.err, HasSubstr("levada: wrote the report to " + page));
   const auto feed = feed_in(page);
   EXPECT_THAT(feed["error"].get<std::string>(), HasSubstr("rank 0 could not read step"));
   EXPECT_THAT(feed["error"].get<std::string>(), HasSubstr("breaks.bin"));
@@ -128,7 +128,7 @@ TEST(CommandReport, IsWrittenByRankZeroOfALaunchedJob) {
   const auto zero = first.wait(), one = second.wait();
   EXPECT_EQ(zero.status, 0) << zero.err;
   EXPECT_EQ(one.status, 0) << one.err;
-  EXPECT_THAT(zero.err, HasSubstr("the report is in"));
+  EXPECT_THAT(zero.err, HasSubstr("wrote the report to"));
   EXPECT_EQ(one.err, "");
   EXPECT_EQ(feed_in(page)["timelines"]["step"]["rows"].size(), 2u);
 }

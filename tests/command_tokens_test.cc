@@ -334,8 +334,8 @@ TEST(CommandCache, NamesAllTextsThatCannotBeUsedWhereItIsFilled) {
 }
 
 TEST(CommandCache, IsFilledFromWhatIsNamed) {
-  expect_refusal({"cache", "--fill"}, 2, "--fill needs files");
-  expect_refusal({"cache", corpus()}, 2, "is named without --fill");
+  expect_refusal({"cache", "--fill"}, 2, "--fill needs a PATH");
+  expect_refusal({"cache", corpus()}, 2, "requires --fill");
   expect_refusal({"cache", "--fill", corpus(), "--check"}, 2, "--check excludes --fill");
   expect_refusal({"cache", "--fill", corpus(), "--prune"}, 2, "excludes");
 }
@@ -343,8 +343,8 @@ TEST(CommandCache, IsFilledFromWhatIsNamed) {
 TEST(CommandCache, EitherChecksOrPrunes) {
   expect_refusal({"cache", "--check", "--prune"}, 2, "--check excludes --prune");
   expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--cache-size", "1GB"}, 2,
-                 "--cache-size says what --prune leaves: give --prune too");
-  expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--prune"}, 2, "--prune needs --cache-size");
+                 "--cache-size requires --prune or --fill");
+  expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--prune"}, 2, "--prune requires --cache-size");
 }
 
 TEST(CommandTokens, OfCompressedTextsAreThoseOfThePlainOnes) {

@@ -109,7 +109,7 @@ TEST(CommandUsage, RefusesAJobOnSeveralHosts) {
 TEST(CommandUsage, RefusesLayoutsThatCannotBe) {
   const auto lacking = write_file("lacking.json", R"json({"name": "x", "fields": {"images": ["shard(dp,0)"]}})json");
   const auto broken = write_file("broken.json", R"({"name": "x", "fields": )");
-  expect_feed_refusal({"--layout", "bert"}, 2, "there is no layout bert; there are gpt");
+  expect_feed_refusal({"--layout", "bert"}, 2, "unknown layout bert; it must be gpt");
   expect_feed_refusal({"--layout", "/nowhere.json"}, 2, "/nowhere.json");
   expect_feed_refusal({"--layout", scratch()}, 2, scratch());
   expect_feed_refusal({"--layout", broken}, 2, broken);
@@ -128,7 +128,7 @@ TEST(CommandUsage, RefusesNumbersThatCannotBe) {
   expect_feed_refusal({"--timeout", "soon"}, 2, "soon");
   expect_feed_refusal({"--timeout", "0"}, 2, "--timeout");
   expect_feed_refusal({"--steps", "-1"}, 2, "--steps is -1");
-  expect_feed_refusal({"--epochs", "0"}, 2, "--steps has to say where to stop");
+  expect_feed_refusal({"--epochs", "0"}, 2, "--epochs 0 never ends, so it requires --steps");
   expect_feed_refusal({"--mesh", "pp=4", "--depth", "3"}, 2, "--depth is 3; with 4 pipeline stages");
   expect_feed_refusal({"--readers", "some"}, 2, "some");
   expect_feed_refusal({"--engine", "pigeon"}, 2, "there is no engine pigeon");
@@ -138,8 +138,8 @@ TEST(CommandUsage, RefusesNumbersThatCannotBe) {
 }
 
 TEST(CommandUsage, RefusesWhatItDoesNotKnow) {
-  expect_refusal({"irrigate"}, 2, "there is no subcommand irrigate; there are feed, run, plan");
-  expect_refusal({"feed", corpus(), "--msh", "dp=2"}, 2, "there is no option --msh; see levada feed --help");
+  expect_refusal({"irrigate"}, 2, "unknown subcommand irrigate; the subcommands are feed, run, plan");
+  expect_refusal({"feed", corpus(), "--msh", "dp=2"}, 2, "unknown option --msh; see levada feed --help");
   expect_refusal({"feed"}, 2, "see levada feed --help");
   expect_refusal({"--nonsense"}, 2, "see levada --help");
 }
@@ -242,7 +242,7 @@ TEST(CommandDoctor, SaysWhichEngineWouldJoinTheRanks) {
   };
   Variables job = {{"RANK", "1"}, {"WORLD_SIZE", "4"}};
   EXPECT_THAT(choice_in(job),
-              StartsWith("shm if all 4 ranks are on this host, of which no variable says anything; else"));
+              StartsWith("shm if all 4 ranks are on this host, which no environment variable shows; otherwise"));
   job.insert({"LOCAL_WORLD_SIZE", "4"});
   EXPECT_EQ(choice_in(job), "shm: all 4 ranks are on one host");
   job["LOCAL_WORLD_SIZE"] = "2";

@@ -177,7 +177,7 @@ class FeedInBrowser(unittest.TestCase):
 
     def test_it_says_where_the_files_are_and_leaves_no_others(self):
         self.assertEqual(
-            self.done.stderr, "levada: the report is in page.html\nlevada: the trace is in trace.json\n"
+            self.done.stderr, "levada: wrote the report to page.html\nlevada: wrote the trace to trace.json\n"
         )
         self.assertEqual([name for name in os.listdir(self.folder) if name.endswith(".partial")], [])
 

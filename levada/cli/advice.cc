@@ -10,23 +10,23 @@ using Advice = std::optional<std::string>;
 
 Advice on_memory_files(const Machine& machine) {
   if (machine.memory_files) return {};
-  return "memfd_create is refused, so the shm engine cannot work here: allow it in the container's seccomp profile";
+  return "memfd_create is refused, so the shm engine cannot run: allow it in the container's seccomp profile";
 }
 
 Advice on_cores(const Machine& machine) {
   const double cores = std::min<double>(machine.cores, machine.core_quota.value_or(machine.cores));
   if (cores >= 4) return {};
   return fmt::format(
-      "{:.3g} core(s) are open to this process: with more ranks than cores, each step waits for the "
-      "scheduler; give the container more, or start fewer ranks",
+      "this process may use only {:.3g} core(s): with more ranks than cores, each step waits for the scheduler; give "
+      "the container more cores, or start fewer ranks",
       cores);
 }
 
 Advice on_quota(const Machine& machine) {
   if (!machine.core_quota || *machine.core_quota >= machine.cores) return {};
   return fmt::format(
-      "the control group allows {:.3g} of {} cores, and stops all ranks once that is used up, for up to "
-      "100 ms: raise cpu.max (docker --cpus, Kubernetes limits.cpu)",
+      "the control group allows {:.3g} of {} cores and pauses all ranks for up to 100 ms once the quota is used up: "
+      "raise cpu.max (docker --cpus, Kubernetes limits.cpu)",
       *machine.core_quota, machine.cores);
 }
 
@@ -34,8 +34,8 @@ Advice on_memory(const Machine& machine) {
   constexpr std::uint64_t little = std::uint64_t{1} << 30;
   if (machine.memory_available >= little) return {};
   return fmt::format(
-      "{} of memory are left, of which shared batches are a part: beyond the limit the kernel kills a "
-      "rank; raise memory.max (docker --memory), or lower --depth or --batch",
+      "only {} of memory is available, and shared batches count toward it: beyond the limit the kernel kills a rank; "
+      "raise memory.max (docker --memory), or lower --depth or --batch",
       format_bytes(machine.memory_available));
 }
 
@@ -60,24 +60,25 @@ Advice on_memlock(const Machine& machine) {
 Advice on_pagemap(const Machine& machine) {
   if (machine.pagemap_scan == "yes") return {};
   return fmt::format(
-      "PAGEMAP_SCAN cannot be used ({}), so private views of batches become copies: it takes Linux 6.7 or "
-      "newer and access to /proc/self/pagemap",
+      "PAGEMAP_SCAN cannot be used ({}), so private views of batches become copies: it requires Linux 6.7 or newer and "
+      "access to /proc/self/pagemap",
       machine.pagemap_scan);
 }
 
 Advice on_open_files(const Machine& machine) {
   constexpr std::uint64_t enough = 1024;
   if (machine.open_files >= enough) return {};
-  return fmt::format("only {} files may be open at once, and each rank needs a few for every other: ulimit -n 4096",
-                     machine.open_files);
+  return fmt::format(
+      "only {} files may be open at once, and each rank needs a few for every other rank: ulimit -n 4096",
+      machine.open_files);
 }
 
 Advice on_wake(const Machine& machine) {
   constexpr double slow = 50;
   if (machine.wake_us <= slow) return {};
   return fmt::format(
-      "waking a thread takes {:.0f} us, which every step pays: other work or a virtual machine's idle states "
-      "are in the way",
+      "waking a thread takes {:.0f} us, which every step pays: stop other work, or check the idle states of the "
+      "virtual machine",
       machine.wake_us);
 }
 

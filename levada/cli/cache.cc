@@ -71,7 +71,7 @@ std::string as_json(const FilledCache& filled, double seconds) {
 }
 
 std::string as_text(const FilledCache& filled, double seconds) {
-  if (filled.texts == 0) return "there is no text among these files\n";
+  if (filled.texts == 0) return "none of these files is text\n";
   auto text = fmt::format("{}: {}", printable(filled.dir), report::counted(filled.texts, "text"));
   if (filled.made > 0) {
     text += fmt::format(", {} tokenized here, {} in {}", filled.made, format_bytes(filled.bytes_read),
@@ -85,7 +85,7 @@ std::string as_text(const FilledCache& filled, double seconds) {
 int run_fill(const CacheCommandArguments& arguments, const Extensions& extensions) {
   auto paths = arguments.paths;
   append_file_list(paths, arguments.files_from);
-  if (paths.empty()) throw InvalidArgument("--fill needs files: name what is to be tokenized");
+  if (paths.empty()) throw InvalidArgument("--fill needs a PATH: name the files to tokenize");
   report::ProgressLine line("tokenizing");
   auto options = corpus_options_of(arguments.text, arguments.chat_template, arguments.cache, extensions);
   options.progress = shown_by(line);
@@ -100,14 +100,15 @@ int run_fill(const CacheCommandArguments& arguments, const Extensions& extension
 int run_cache(const CacheCommandArguments& arguments, const Extensions& extensions) {
   if (arguments.fill) return run_fill(arguments, extensions);
   if (!arguments.paths.empty() || !arguments.files_from.empty()) {
-    throw InvalidArgument(fmt::format("{} is named without --fill, which tokenizes it",
+    throw InvalidArgument(fmt::format("{} requires --fill, which tokenizes the named files",
                                       printable(arguments.paths.empty() ? "--files-from" : arguments.paths.front())));
   }
   CacheFolder cache(token_cache_folder_or_fail(arguments.cache.dir));
   const auto limit = parse_bytes("--cache-size", arguments.cache.size);
-  if (limit && !arguments.prune) throw InvalidArgument("--cache-size says what --prune leaves: give --prune too");
+  if (limit && !arguments.prune) throw InvalidArgument("--cache-size requires --prune or --fill");
   if (arguments.prune && !limit) {
-    throw InvalidArgument("--prune needs --cache-size, the size to leave, such as 200GB; 0 leaves only what is in use");
+    throw InvalidArgument(
+        "--prune requires --cache-size, the size to keep, such as 200GB; 0 keeps only entries in use");
   }
   const auto entries = arguments.prune ? cache.prune(*limit) : cache.entries();
   int damaged = 0;
@@ -135,13 +136,13 @@ int run_cache(const CacheCommandArguments& arguments, const Extensions& extensio
 
 void add_cache(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<CacheCommandArguments>();
-  auto* command = app.add_subcommand("cache", "List the texts whose tokens are kept, check them or remove them");
-  auto* check = command->add_flag("--check", arguments->check, "Check of all entries, which fails if one is damaged");
+  auto* command = app.add_subcommand("cache", "List, check, prune or fill the cache of tokenized texts");
+  auto* check = command->add_flag("--check", arguments->check, "Verify all entries; fail if one is damaged");
   auto* prune = command
                     ->add_flag("--prune", arguments->prune,
-                               "Eviction of the least recently used entries down to --cache-size; none in use")
+                               "Evict the least recently used entries, but none in use, down to --cache-size")
                     ->excludes(check);
-  command->add_flag("--fill", arguments->fill, "Tokenization of the texts among PATH that have no tokens yet")
+  command->add_flag("--fill", arguments->fill, "Tokenize the texts among PATH that are not cached yet")
       ->excludes(check)
       ->excludes(prune);
   command->add_option("PATH", arguments->paths, "For --fill: files, folders, patterns or mix.json, as for feed")
@@ -153,8 +154,8 @@ void add_cache(CLI::App& app, Invocation& invocation) {
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
   show_first(*command, {"--check", "--prune", "--fill", "--cache-size", "--tokenizer", "--json"});
   command->footer(
-      "Example: at most 200 GB\n  levada cache --prune --cache-size 200GB\n"
-      "Example: tokenized by all processes of a job, each text by one of them\n"
+      "Example: shrink the cache to 200 GB\n  levada cache --prune --cache-size 200GB\n"
+      "Example: fill the cache from all processes of a job; one of them tokenizes each text\n"
       "  mpirun -n 8 levada cache --fill corpus --tokenizer tokenizer.model");
   command->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation] { return run_cache(*arguments, invocation.extensions); };

@@ -63,14 +63,14 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
                            const std::vector<std::string>& arguments) {
   const auto parsed = app.get_subcommands();
   if (parsed.empty() && !arguments.empty() && !arguments.front().starts_with("-")) {
-    return fmt::format("there is no subcommand {}; there are {}", arguments.front(), subcommand_names(app));
+    return fmt::format("unknown subcommand {}; the subcommands are {}", arguments.front(), subcommand_names(app));
   }
   std::string what = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto extras = app.remaining(true);
     const bool option = !extras.empty() && extras.front().starts_with("-");
-    if (option) what = fmt::format("there is no option {}", extras.front());
-    else if (!extras.empty()) what = fmt::format("{} is one argument too many", extras.front());
+    if (option) what = fmt::format("unknown option {}", extras.front());
+    else if (!extras.empty()) what = fmt::format("unexpected argument {}", extras.front());
   }
   const auto command = app.get_name() + (parsed.empty() ? "" : " " + parsed.front()->get_name());
   return fmt::format("{}; see {} --help", what, command);
@@ -96,7 +96,7 @@ const std::string* option_without_value(const std::vector<std::string>& argument
 /// Rejects empty values, as from "$UNSET": CLI11 would keep the default.
 void refuse_empty_values(CLI::App& app) {
   const auto check = [](const std::string& value) {
-    return std::string(value.empty() ? "the value is empty; give one, or leave the option out" : "");
+    return std::string(value.empty() ? "the value is empty; pass one, or omit the option" : "");
   };
   for (auto* option : app.get_options()) {
     if (option->get_items_expected_max() > 0) option->check(check);
@@ -112,7 +112,7 @@ std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
   }
   if (const auto* option = option_without_value(invocation.arguments)) {
     report_early_error(app, invocation.arguments, ErrorKind::invalid_argument,
-                       fmt::format("{} has no value; write one behind the =, or leave the option out", *option));
+                       fmt::format("{} has no value; write one after the =, or omit the option", *option));
     return bad_usage;
   }
   try {
@@ -187,7 +187,7 @@ int run(int argc, const char* const* argv, Extensions extensions) {
     app.set_version_flag("--version", "levada " LEVADA_VERSION, "Version");
     app.footer(
         "Example:\n  levada feed corpus.jsonl --tokenizer model.model --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
-        "levada SUBCOMMAND --help has the main options and an example, --help-all all options.");
+        "levada SUBCOMMAND --help shows the main options and an example; --help-all shows all options.");
     for (const auto& subcommand : {add_feed, add_run, add_plan, add_convert, add_inspect, add_cache, add_doctor}) {
       subcommand(app, invocation);
     }

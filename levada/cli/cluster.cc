@@ -91,12 +91,12 @@ std::string recommendation(const Comparison& comparison) {
   const auto name = best.readers.to_string();
   if (best.seconds() <= max_share_of_step * comparison.step_s) {
     return fmt::format(
-        "Recommended: --readers {}. Of those that take at most a tenth of a training step of {} (--step), "
-        "it reads least, with the fewest readers.\n",
+        "Recommended: --readers {}. Among the choices that take at most a tenth of a training step of {} (--step), it "
+        "reads the least, with the fewest readers.\n",
         name, step);
   }
   return fmt::format(
-      "Recommended: --readers {}, the fastest. None takes less than a tenth of a training step of {} "
+      "Recommended: --readers {}, the fastest. Every choice takes more than a tenth of a training step of {} "
       "(--step).\n",
       name, step);
 }
@@ -134,12 +134,13 @@ Json cost_as_json(const Cost& cost, bool has_storage_speed) {
 
 void add_cluster_options(CLI::App& command, ClusterArguments& arguments) {
   command.option_defaults()->group("With --hosts");
-  auto* hosts = command.add_option("--hosts", arguments.hosts, "Hosts and ranks per host, for a comparison of readers")
-                    ->type_name("64x8");
+  auto* hosts =
+      command.add_option("--hosts", arguments.hosts, "Hosts and ranks per host: compares the choices of readers")
+          ->type_name("64x8");
   add_option(command, "--link", arguments.link, "SPEED", "Bandwidth of a host's link in each direction, with --hosts");
-  add_option(command, "--memory", arguments.memory, "SPEED", "Rate at which a host copies memory");
-  add_option(command, "--message", arguments.message, "TIME", "Work of a rank per message between hosts");
-  command.add_option("--storage", arguments.storage, "Bandwidth of storage for all readers together [no limit]")
+  add_option(command, "--memory", arguments.memory, "SPEED", "Copy rate of a host's memory");
+  add_option(command, "--message", arguments.message, "TIME", "Time that a rank spends on each message between hosts");
+  command.add_option("--storage", arguments.storage, "Total bandwidth of storage for all readers [no limit]")
       ->type_name("SPEED");
   add_option(command, "--step", arguments.step, "TIME", "Duration of a training step");
   add_option(command, "--degree", arguments.degree, "N", "Maximum number of hosts that one host sends a message to");

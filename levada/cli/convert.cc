@@ -66,7 +66,8 @@ std::optional<DType> parse_dtype(const std::string& name) {
 }
 
 ConvertOptions options_of(const ConvertArguments& arguments, const Extensions& extensions) {
-  if (arguments.threads < 0) throw InvalidArgument(fmt::format("--threads is {}", arguments.threads));
+  if (arguments.threads < 0)
+    throw InvalidArgument(fmt::format("--threads is {}; it must not be negative", arguments.threads));
   ConvertOptions options{
       .tokenizer = open_named_tokenizer({arguments.text.tokenizer, {}, arguments.text.special_tokens}, extensions),
       .dtype = parse_dtype(arguments.dtype),
@@ -115,15 +116,14 @@ std::string as_text(const Conversion& done, double seconds) {
 int run_convert(const ConvertArguments& arguments, const Extensions& extensions) {
   auto inputs = arguments.paths;
   if (inputs.size() < 2 && arguments.files_from.empty()) {
-    throw InvalidArgument(
-        fmt::format("{} stands alone: convert takes what to read and, last, the name to write to; see "
-                    "levada convert --help",
-                    inputs.front()));
+    throw InvalidArgument(fmt::format(
+        "{} is the only argument: convert needs the inputs and, last, the output name; see levada convert --help",
+        inputs.front()));
   }
   const auto to = inputs.back();
   inputs.pop_back();
   if (is_text(to, extensions.formats))
-    throw InvalidArgument(fmt::format("{} stands last, where the output is named", printable(to)));
+    throw InvalidArgument(fmt::format("{} is a text file, but the last argument is the output name", printable(to)));
   append_file_list(inputs, arguments.files_from);
   note_signals();
   auto options = options_of(arguments, extensions);
@@ -152,20 +152,19 @@ int run_convert(const ConvertArguments& arguments, const Extensions& extensions)
 
 void add_convert(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<ConvertArguments>();
-  auto* command =
-      app.add_subcommand("convert", "Make text into a data set of tokens as Megatron-LM has it: .bin, .idx");
+  auto* command = app.add_subcommand("convert", "Tokenize text into a Megatron-LM data set (.bin and .idx)");
   command
       ->add_option("INPUT", arguments->paths,
-                   "Files to read: .jsonl or .txt, also .gz and .zst of them; last of all, the name to write to")
+                   "Input files, .jsonl or .txt, plain or compressed (.gz, .zst); the last argument is the output name")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(*command, arguments->files_from);
   add_option(*command, "--dtype", arguments->dtype, "TYPE",
              "Type of a token: auto, uint8, uint16, int16, int32 or int64");
-  command->add_flag("--append-eod", arguments->append_eod, "End-of-document token, that of --eod, after each document");
+  command->add_flag("--append-eod", arguments->append_eod, "Append the end-of-document token (--eod) to each document");
   add_text_options(*command, arguments->text);
   add_number(*command, "--threads", arguments->threads, "N", "Tokenizing threads [one per core]");
-  command->add_flag("--overwrite", arguments->overwrite, "Replacement of an existing data set");
+  command->add_flag("--overwrite", arguments->overwrite, "Overwrite an existing data set");
   command->option_defaults()->group("Output");
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
   show_first(*command, {"--tokenizer", "--append-eod", "--text-field", "--dtype", "--threads", "--overwrite"});

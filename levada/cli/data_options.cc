@@ -40,11 +40,11 @@ void check_enough(const Corpus& corpus, const Job& job, const DataArguments& arg
   const auto needed = samples_a_step(job, arguments);
   const auto size = corpus.size();
   if (!size || *size >= needed) return;
-  throw InvalidArgument(fmt::format(
-      "one step takes {} of {} tokens (batch {} x dp {}), but the data has only {}; lower --batch or --seq, raise "
-      "--epochs, or give more data",
-      report::counted(needed, "sample"), arguments.job.sequence, arguments.job.batch, job.mesh.data_size(),
-      report::with_commas(*size)));
+  throw InvalidArgument(
+      fmt::format("one step takes {} of {} tokens (batch {} x dp {}), but the data has only {}; lower --batch or "
+                  "--seq, raise --epochs, or add data",
+                  report::counted(needed, "sample"), arguments.job.sequence, arguments.job.batch, job.mesh.data_size(),
+                  report::with_commas(*size)));
 }
 
 }  // namespace
@@ -53,19 +53,17 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
   command.option_defaults()->group("Data");
   command
       .add_option("PATH", arguments.paths,
-                  "Data: .jsonl and .txt, also .gz and .zst of them; .bin with .idx (by prefix); folders, patterns "
-                  "('*.jsonl'), or mix.json alone")
+                  "Data: .jsonl and .txt, plain or compressed (.gz, .zst); .bin with .idx (by prefix); folders; "
+                  "patterns ('*.jsonl'); or a single mix.json")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(command, arguments.files_from);
   add_number(command, "--steps", arguments.steps, "N", "Maximum number of steps [all]");
-  add_option(command, "--epochs", arguments.epochs, "E", "Passes through the data; 0: endless");
-  add_option(command, "--tail", arguments.tail, "HOW",
-             "Treatment of a last round that the data does not fill: drop, pad or short");
+  add_option(command, "--epochs", arguments.epochs, "E", "Passes over the data; 0 never ends");
+  add_option(command, "--tail", arguments.tail, "HOW", "Handling of an incomplete last round: drop, pad or short");
   command.option_defaults()->group("Balance");
   command
       .add_option("--balance", arguments.balance,
-                  "Cost of a sample, by which each step is divided evenly over dp ranks: tokens, flops or "
-                  "'flops(hidden=N)'")
+                  "Cost of a sample that each step balances over the dp ranks: tokens, flops or 'flops(hidden=N)'")
       ->type_name("COST");
   add_number(command, "--max-tokens", arguments.max_tokens, "N", "Maximum number of tokens in a micro-batch");
   command
@@ -73,15 +71,15 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
                   "Number of samples per rank per step: equal or free [free with --max-tokens]")
       ->type_name("HOW");
   add_number(command, "--max-delay", arguments.max_delay, "N",
-             "Maximum number of steps that a long sample waits for others like it");
+             "Maximum number of steps that a long sample waits for similar ones");
   add_option(command, "--micro-order", arguments.micro_order, "HOW",
              "Order of micro-batches: as-read, long-first or paired");
   add_option(command, "--wait", arguments.wait, "WHERE",
              "Where ranks wait for each other: step (at its end) or micro (in each micro-batch)");
   add_option(command, "--max-cp", arguments.max_cp, "N",
-             "Maximum number of dp x cp ranks that share a sequence, each as many as it calls for: a power of two");
+             "Maximum number of dp x cp ranks that share a long sequence, a power of two; short ones use fewer");
   command.option_defaults()->group("Data");
-  command.add_flag("--shuffle", arguments.shuffle, "New order of samples every epoch");
+  command.add_flag("--shuffle", arguments.shuffle, "Shuffle the samples anew every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Seed of the shuffle");
   add_text_options(command, arguments.text);
   command.add_option("--max-bad", arguments.max_bad, "Maximum share of a text's lines that --skip-bad may skip [1]")
@@ -92,42 +90,49 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
   add_option(command, "--pack", arguments.pack, "HOW",
              "Packing of documents: cut (end to end), best-fit (several whole ones) or documents (one per sample)");
   add_option(command, "--pad-to", arguments.pad_to, "N", "Multiple of tokens that packed documents are padded to");
-  command.add_flag("--reset-position-ids", arguments.reset_position_ids, "Positions from 0 after each end of document");
-  command.add_flag("--reset-attention-mask", arguments.reset_attention_mask, "Attention within documents only");
-  command.add_flag("--eod-mask-loss", arguments.eod_mask_loss, "Loss mask of 0 at the token that ends a document");
+  command.add_flag("--reset-position-ids", arguments.reset_position_ids,
+                   "Restart positions at 0 after each end of document");
+  command.add_flag("--reset-attention-mask", arguments.reset_attention_mask, "Restrict attention to single documents");
+  command.add_flag("--eod-mask-loss", arguments.eod_mask_loss, "Set the loss mask to 0 at end-of-document tokens");
   command.option_defaults()->group("Data");
   command.add_option("--split", arguments.split, "Proportions of training, validation and test documents: 98,1,1")
       ->delimiter(',')
       ->type_name("A,B,C");
   add_option(command, "--part", arguments.part, "NAME", "Part of the split: train, valid or test");
   command.option_defaults()->group("Speed");
-  add_option(command, "--io-threads", arguments.io_threads, "N", "Concurrent reading threads of each reader");
-  command.add_option("--io-limit", arguments.io_limit, "Maximum rate of all readers together, in MB/s [no limit]")
+  add_option(command, "--io-threads", arguments.io_threads, "N", "Reading threads per reader");
+  command.add_option("--io-limit", arguments.io_limit, "Maximum total rate of all readers in MB/s [no limit]")
       ->type_name("X");
 }
 
 void check_data_options(const DataArguments& arguments) {
   const auto tail = parse_tail(arguments.tail, "--tail");
-  if (arguments.steps.value_or(0) < 0) throw InvalidArgument(fmt::format("--steps is {}", *arguments.steps));
-  if (arguments.epochs < 0) throw InvalidArgument(fmt::format("--epochs is {}; 0 is without end", arguments.epochs));
-  if (arguments.pad_to < 1) throw InvalidArgument(fmt::format("--pad-to is {}", arguments.pad_to));
-  if (arguments.io_threads < 1) throw InvalidArgument(fmt::format("--io-threads is {}", arguments.io_threads));
-  if (!(arguments.io_limit >= 0)) throw InvalidArgument(fmt::format("--io-limit is {} MB/s", arguments.io_limit));
+  if (arguments.steps.value_or(0) < 0)
+    throw InvalidArgument(fmt::format("--steps is {}; it must not be negative", *arguments.steps));
+  if (arguments.epochs < 0)
+    throw InvalidArgument(fmt::format("--epochs is {}; it must be 0 (endless) or positive", arguments.epochs));
+  if (arguments.pad_to < 1) throw InvalidArgument(fmt::format("--pad-to is {}; it must be positive", arguments.pad_to));
+  if (arguments.io_threads < 1)
+    throw InvalidArgument(fmt::format("--io-threads is {}; it must be positive", arguments.io_threads));
+  if (!(arguments.io_limit >= 0))
+    throw InvalidArgument(fmt::format("--io-limit is {} MB/s; it must not be negative", arguments.io_limit));
   parse_packing(arguments.pack);
-  if (arguments.max_tokens < 0) throw InvalidArgument(fmt::format("--max-tokens is {}", arguments.max_tokens));
+  if (arguments.max_tokens < 0)
+    throw InvalidArgument(fmt::format("--max-tokens is {}; it must not be negative", arguments.max_tokens));
   if (arguments.max_tokens > 0 && arguments.job.sequence > arguments.max_tokens * std::max(arguments.max_cp, 1)) {
     throw InvalidArgument(
-        fmt::format("--seq is {} and --max-tokens {}, so that a sample may fit no micro-batch: raise --max-tokens or "
-                    "--max-cp, or lower --seq, at which documents are cut",
+        fmt::format("--seq is {} and --max-tokens {}, so a sample may not fit into a micro-batch: raise --max-tokens "
+                    "or --max-cp, or lower --seq to cut documents shorter",
                     arguments.job.sequence, arguments.max_tokens));
   }
   const bool is_balanced = balance_of(arguments).has_value();
-  if (arguments.max_delay < 0) throw InvalidArgument(fmt::format("--max-delay is {}", arguments.max_delay));
+  if (arguments.max_delay < 0)
+    throw InvalidArgument(fmt::format("--max-delay is {}; it must not be negative", arguments.max_delay));
   const bool has_options = !arguments.counts.empty() || arguments.micro_order != "as-read" ||
                            arguments.wait != "step" || arguments.max_delay > 0 || arguments.max_cp != 1;
   if (!is_balanced && has_options) {
     throw InvalidArgument(
-        "--counts, --micro-order, --wait, --max-cp and --max-delay are for steps that are balanced: give --balance or "
+        "--counts, --micro-order, --wait, --max-cp and --max-delay apply only to balanced steps: add --balance or "
         "--max-tokens");
   }
   if (is_balanced && tail == Tail::pad) {
@@ -135,7 +140,7 @@ void check_data_options(const DataArguments& arguments) {
   }
   part_of_split(arguments.split, arguments.part);
   if (arguments.epochs == 0 && !arguments.steps) {
-    throw InvalidArgument("--epochs 0 is without end, so --steps has to say where to stop");
+    throw InvalidArgument("--epochs 0 never ends, so it requires --steps");
   }
 }
 

@@ -24,7 +24,7 @@ constexpr std::int64_t sample_tokens = 2048;
 
 void expect_sample(const DataSummary& summary, std::int64_t wanted) {
   if (wanted >= 0 && wanted < summary.documents) return;
-  throw InvalidArgument(fmt::format("there is no document {}: {} holds {}, numbered from 0", wanted,
+  throw InvalidArgument(fmt::format("document {} does not exist: {} has {}, numbered from 0", wanted,
                                     printable(summary.paths.front()), report::counted(summary.documents, "document")));
 }
 

@@ -37,11 +37,11 @@ std::string engine_text() {
   };
   try {
     const auto job = launch::detect();
-    if (!job) return fmt::format("shm for ranks of one host; of several: {}", over_hosts("shm+"));
+    if (!job) return fmt::format("shm for ranks of one host; for several hosts: {}", over_hosts("shm+"));
     if (job->size == 1) return describe_engine("inproc", 1, 1);
     if (!job->local_size) {
-      return fmt::format("shm if all {} ranks are on this host, of which no variable says anything; else {}", job->size,
-                         over_hosts("shm+"));
+      return fmt::format("shm if all {} ranks are on this host, which no environment variable shows; otherwise {}",
+                         job->size, over_hosts("shm+"));
     }
     const bool is_one_host = *job->local_size == job->size;
     const bool is_direct = *job->local_size == 1 && job->size - 1 <= default_degree;
@@ -65,23 +65,24 @@ std::string machine_table(const Machine& machine) {
   table.add({"lockable memory", machine.memlock ? format_bytes(*machine.memlock) : "unlimited"});
   table.add({"open files", fmt::format("{}", machine.open_files)});
   table.add({"PAGEMAP_SCAN", machine.pagemap_scan});
-  table.add({"copying", fmt::format("{:.1f} GB/s on one core, {:.1f} GB/s on all, or 8", machine.copy_gb_s,
+  table.add({"copying", fmt::format("{:.1f} GB/s on one core, {:.1f} GB/s on all (at most 8)", machine.copy_gb_s,
                                     machine.host_copy_gb_s)});
   table.add({"waking a thread", fmt::format("{:.1f} us", machine.wake_us)});
   table.add({"a message over TCP",
-             machine.message_us ? fmt::format("{:.1f} us", *machine.message_us) : "there is no loopback network"});
+             machine.message_us ? fmt::format("{:.1f} us", *machine.message_us) : "no loopback network"});
   table.add({"network links", links_text(machine)});
   return report::to_string(table, {}, output_style(), "  ");
 }
 
 std::string as_text(const Machine& machine, const std::vector<std::string>& advice) {
-  auto text = output_style().bold("This machine, for ranks that share its memory") + "\n\n" + machine_table(machine);
+  auto text =
+      output_style().bold("This machine, as seen by ranks that share its memory") + "\n\n" + machine_table(machine);
   text += "\n  " + output_style().bold("For levada plan --hosts, on hosts like this one") + "\n";
   text += fmt::format("  {}\n", plan_options_for(machine));
   for (const auto& sentence : unmeasured_plan_options(machine)) text += fmt::format("  - not measured: {}\n", sentence);
   text += "\n";
-  if (advice.empty()) return text + "  Nothing here limits speed.\n";
-  text += "  " + output_style().bold("What limits speed here, and how to lift it") + "\n";
+  if (advice.empty()) return text + "  No limit on speed was found.\n";
+  text += "  " + output_style().bold("Limits on speed, and how to lift them") + "\n";
   for (const auto& sentence : advice) text += fmt::format("  - {}\n", sentence);
   return text;
 }
@@ -119,7 +120,8 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
 
 void add_doctor(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
-  auto* command = app.add_subcommand("doctor", "Say what this machine offers, what limits speed here, how to lift it");
+  auto* command =
+      app.add_subcommand("doctor", "Show what this machine offers, what limits its speed, and how to lift the limits");
   command->add_flag("--json", *json, "One JSON object on standard output");
   command->footer("Example:\n  levada doctor");
   command->callback([json, &invocation] {

@@ -53,7 +53,7 @@ int status_of(const std::function<int()>& action,
     report(error.kind(), error.what(), -1);
     if (error.kind() == ErrorKind::invalid_argument) return bad_usage;
   } catch (const std::bad_alloc&) {
-    report(ErrorKind::engine, "there is no memory left; levada doctor shows the limits", -1);
+    report(ErrorKind::engine, "out of memory; levada doctor shows the limits", -1);
   } catch (const std::exception& error) {
     report(ErrorKind::engine, error.what(), -1);
   }

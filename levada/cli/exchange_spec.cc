@@ -54,7 +54,7 @@ const Json& need(const Json& object, const char* name, std::string_view where) {
 void allow_only(const Json& object, const std::set<std::string>& names, std::string_view where) {
   if (!object.is_object()) refuse(where, "an object belongs here");
   for (const auto& [name, value] : object.items()) {
-    if (!names.contains(name)) refuse(where, fmt::format("there is no such key as \"{:.60}\"", name));
+    if (!names.contains(name)) refuse(where, fmt::format("unknown key \"{:.60}\"", name));
   }
 }
 
@@ -62,16 +62,17 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   allow_only(value, {"ranks", "ids", "mesh", "first", "cp"}, where);
   const Json& ids = need(value, "ids", where);
   if (!value.contains("mesh")) {
-    if (value.contains("cp") || value.contains("first")) refuse(where, "\"first\" and \"cp\" go with a \"mesh\"");
+    if (value.contains("cp") || value.contains("first")) refuse(where, "\"first\" and \"cp\" require a \"mesh\"");
     destinations.push_back({get_list<int>(need(value, "ranks", where), where + ".ranks", "rank"),
                             get_list<std::string>(ids, where + ".ids", "string")});
     return;
   }
-  if (value.contains("ranks")) refuse(where, "\"mesh\" says which ranks; give \"first\" for where they begin");
+  if (value.contains("ranks"))
+    refuse(where, "\"ranks\" and \"mesh\" exclude each other; \"first\" is the first rank of a mesh");
   const auto name = get<std::string>(value["mesh"], where + ".mesh", "a mesh such as dp=2,tp=2");
   const Mesh mesh = saying(where, [&] { return Mesh::parse(name); });
   const int first = value.contains("first") ? get<int>(value["first"], where + ".first", "a rank") : 0;
-  if (mesh.size() > max_ranks || first > max_ranks) refuse(where, "it goes beyond a million ranks");
+  if (mesh.size() > max_ranks || first > max_ranks) refuse(where, "it exceeds a million ranks");
   std::vector<std::vector<std::string>> lists;
   if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along the data axes belongs here");
   for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));

@@ -28,21 +28,21 @@ namespace levada::cli {
 namespace {
 
 void check_tail(const FeedArguments& arguments) {
-  if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
+  if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it must not be negative", arguments.skip));
   if (!arguments.eval) return;
   if (arguments.epochs != 1 || arguments.steps || arguments.skip > 0 || arguments.tail == "pad") {
-    throw InvalidArgument(
-        "--eval gives every sample exactly once, so it goes without --epochs, --steps, --skip and --tail pad");
+    throw InvalidArgument("--eval reads every sample exactly once: remove --epochs, --steps, --skip and --tail pad");
   }
 }
 
 void check_state(const FeedArguments& arguments) {
-  if (arguments.save_every < 0) throw InvalidArgument(fmt::format("--every is {}", arguments.save_every));
+  if (arguments.save_every < 0)
+    throw InvalidArgument(fmt::format("--every is {}; it must not be negative", arguments.save_every));
   if (arguments.resume_weights && arguments.load_state.empty()) {
     throw InvalidArgument("--resume-weights changes the weights of a resumed run: name its state with --load-state");
   }
   if (arguments.save_every > 0 && arguments.save_state.empty()) {
-    throw InvalidArgument("--every says how often to save a state: name its file with --save-state");
+    throw InvalidArgument("--every sets how often to save the state: name its file with --save-state");
   }
 }
 
@@ -96,14 +96,15 @@ void check_files(const FeedArguments& arguments, const Job& job) {
 void check(const FeedArguments& arguments) {
   launch::check_engine(arguments.engine);
   if (parse_access(arguments.access, "--access") == Access::private_) {
-    throw InvalidArgument("--access is private; as nothing writes to the batches, it must be read_only or copy");
+    throw InvalidArgument(
+        "--access is private; it must be read_only or copy, because the feed never writes to its batches");
   }
   if (parse_duration(arguments.timeout) <= Duration::zero()) {
     throw InvalidArgument(fmt::format("--timeout is {}; it must be positive", arguments.timeout));
   }
   check_data_options(arguments);
   if (!(arguments.compute_ms >= 0) || std::isinf(arguments.compute_ms))
-    throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
+    throw InvalidArgument(fmt::format("--compute-ms is {}; it must be finite and not negative", arguments.compute_ms));
   check_tail(arguments);
   check_state(arguments);
 }
@@ -172,7 +173,7 @@ void read_lists(FeedArguments& arguments, bool in_job) {
     append_file_list(arguments.paths, arguments.files_from);
   }
   if (arguments.paths.empty()) {
-    throw InvalidArgument("there is nothing to read: give a PATH or --files-from; see levada feed --help");
+    throw InvalidArgument("no data is named: add a PATH or --files-from; see levada feed --help");
   }
 }
 
@@ -205,8 +206,8 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   if (place) return feed_as_rank(arguments, job);
   if (job.mesh.size() > max_local_ranks) {
     throw InvalidArgument(
-        fmt::format("the mesh {} has {} ranks, and one machine starts at most {}; levada plan shows what would move on "
-                    "a mesh of any size",
+        fmt::format("the mesh {} has {} ranks, but levada feed starts at most {} on one machine; levada plan shows "
+                    "what would move on a mesh of any size",
                     job.mesh.to_string(), job.mesh.size(), max_local_ranks));
   }
   // Opens the data before any rank starts: errors in it are reported once, and the ranks find the tokens in the cache.
@@ -224,31 +225,33 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   add_job_options(command, arguments.job);
   add_data_options(command, arguments);
   command.option_defaults()->group("Data");
-  add_number(command, "--skip", arguments.skip, "N", "Rounds skipped at the start");
+  add_number(command, "--skip", arguments.skip, "N", "Rounds to skip at the start");
   command.add_flag("--eval", arguments.eval,
-                   "Every sample of every source exactly once, with --tail short, in one epoch");
+                   "Read every sample of every source exactly once, in one epoch, with --tail short");
   command.option_defaults()->group("State");
   command.add_option("--load-state", arguments.load_state, "State to resume from")->type_name("FILE");
   command.add_flag("--resume-weights", arguments.resume_weights,
-                   "Weights of the mix, in place of the state's, from there on");
-  command.add_option("--save-state", arguments.save_state, "State saved at the end, also on SIGTERM")
+                   "Resume with the mix's weights instead of the state's");
+  command.add_option("--save-state", arguments.save_state, "File for the state at the end, also on SIGTERM")
       ->type_name("FILE");
   add_number(command, "--every", arguments.save_every, "N", "Steps between saved states [saved only at the end]");
   command.option_defaults()->group("Output");
-  command.add_option("--report", arguments.history.report, "Page that shows where time went")->type_name("FILE.html");
+  command.add_option("--report", arguments.history.report, "HTML page that shows where time was spent")
+      ->type_name("FILE.html");
   command.add_option("--trace", arguments.history.trace, "Trace of all ranks, for Perfetto")->type_name("FILE.json");
   command
       .add_option("--metrics", arguments.metrics,
-                  "Metrics for Prometheus: the first port, each further rank of a host on the next one, or a file")
+                  "Metrics for Prometheus: a port (each further rank of a host uses the next one) or a file")
       ->type_name("[HOST:]PORT|FILE");
   command.add_flag("--json", arguments.json, "One JSON object on standard output");
   command.option_defaults()->group("Speed");
-  add_number(command, "--depth", arguments.depth, "N", "Batches a rank may be behind its reader [two more than pp]");
+  add_number(command, "--depth", arguments.depth, "N",
+             "Maximum number of batches that a rank may lag its reader [pp + 2]");
   add_option(command, "--engine", arguments.engine, "NAME", "Engine: shm (ranks are processes) or inproc (threads)");
   add_option(command, "--access", arguments.access, "HOW", "Access of ranks to batches: read_only (no copy) or copy");
   add_option(command, "--timeout", arguments.timeout, "TIME",
-             "Limit of each wait, also for all ranks to start: 500ms, 30s, 2m");
-  add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep of every rank after each batch, in ms");
+             "Timeout of each wait, including that for all ranks to start: 500ms, 30s, 2m");
+  add_option(command, "--compute-ms", arguments.compute_ms, "X", "Time that every rank sleeps after each batch, in ms");
   command.add_option("--prepare-bytes", arguments.prepare_bytes)->group("");
   command.add_option("--prepare-seconds", arguments.prepare_seconds)->group("");
   command.add_option("--passed-files", arguments.passed_files)->group("");
@@ -258,10 +261,10 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
 
 void add_feed(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<FeedArguments>();
-  auto* command = app.add_subcommand(
-      "feed",
-      "Read a corpus on one rank and give every rank of a mesh its part: as a rank of a launched job (torchrun, "
-      "SLURM, MPI), else with ranks of its own on this machine");
+  auto* command =
+      app.add_subcommand("feed",
+                         "Read a corpus on one rank and deliver its part to every rank of a mesh. Joins a launched job "
+                         "(torchrun, SLURM, MPI); otherwise starts its own ranks on this machine");
   add_options(*command, *arguments);
   show_first(*command, {"--tokenizer", "--mesh", "--batch", "--seq", "--steps", "--shuffle", "--report"});
   command->footer(

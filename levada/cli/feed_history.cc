@@ -17,7 +17,7 @@
 namespace levada::cli {
 namespace {
 
-constexpr std::string_view gathering = "gathering what ranks did";
+constexpr std::string_view gathering = "gathering the history";
 constexpr std::string_view comparing = "comparing clocks";
 constexpr int max_round_trips = 10;
 
@@ -74,7 +74,7 @@ void write_file(std::string_view what, const std::string& path, std::string_view
   file.write(as_bytes(text));
   file.sync();
   file.publish();
-  if (tell) print_error(fmt::format("the {} is in {}", what, path));
+  if (tell) print_error(fmt::format("wrote the {} to {}", what, path));
 }
 
 }  // namespace

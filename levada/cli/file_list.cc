@@ -48,7 +48,7 @@ std::vector<std::string> read_file_list(const std::string& from) {
   auto content = content_of(from);
   constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
   if (content.starts_with(byte_order_mark)) content.erase(0, byte_order_mark.size());
-  if (content.find('\0') != content.npos) refuse(from, "it holds a zero byte; write one path a line");
+  if (content.find('\0') != content.npos) refuse(from, "it contains a zero byte; write one path per line");
   std::vector<std::string> paths;
   for (std::size_t at = 0; at < content.size();) {
     const auto end = std::min(content.find('\n', at), content.size());
@@ -58,7 +58,7 @@ std::vector<std::string> read_file_list(const std::string& from) {
     if (!path.empty() && !path.starts_with('#')) paths.emplace_back(path);
     at = end + 1;
   }
-  if (paths.empty()) refuse(from, "it names no file");
+  if (paths.empty()) refuse(from, "it lists no file");
   return paths;
 }
 

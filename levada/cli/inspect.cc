@@ -33,11 +33,11 @@ std::string format_name(const DataSummary& summary) {
 
 std::string lengths_sentence(const report::LengthHistogram& lengths) {
   if (lengths.shortest() == lengths.longest()) {
-    return fmt::format("{} a document", report::counted(lengths.longest(), "token"));
+    return fmt::format("{} per document", report::counted(lengths.longest(), "token"));
   }
-  return fmt::format("{} to {} tokens a document, {} in the mean, about {} in the median",
-                     report::with_commas(lengths.shortest()), report::with_commas(lengths.longest()),
-                     report::with_commas(std::llround(lengths.mean())), report::with_commas(lengths.quantile(0.5)));
+  return fmt::format("{} to {} tokens per document, mean {}, median about {}", report::with_commas(lengths.shortest()),
+                     report::with_commas(lengths.longest()), report::with_commas(std::llround(lengths.mean())),
+                     report::with_commas(lengths.quantile(0.5)));
 }
 
 std::string facts(const DataSummary& summary, const std::string& tokenizer) {
@@ -119,7 +119,7 @@ std::string sample_text(const DocumentSample& sample) {
 std::string as_text(const DataSummary& summary, const InspectArguments& arguments) {
   auto text = output_style().bold(printable(fmt::format("{}", fmt::join(summary.paths, ", ")))) + "\n\n";
   text += facts(summary, arguments.text.tokenizer) + "\n";
-  if (summary.documents == 0) return text + "  There is no document in it.\n";
+  if (summary.documents == 0) return text + "  It contains no documents.\n";
   return text + summary.lengths.to_string("documents", output_style(), "  ") + "\n" + sample_text(summary.sample);
 }
 
@@ -189,10 +189,10 @@ int run_inspect(InspectArguments arguments, const Extensions& extensions) {
 void add_inspect(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<InspectArguments>();
   auto* command =
-      app.add_subcommand("inspect", "Say what is in a file of documents: how many, how long, and one of them");
+      app.add_subcommand("inspect", "Summarize a file of documents: their number, their lengths and one of them");
   command
       ->add_option("PATH", arguments->path,
-                   "A .jsonl or .txt, also .gz and .zst of them, or .bin with .idx (by prefix)")
+                   "A .jsonl or .txt, plain or compressed (.gz, .zst), or .bin with .idx (by prefix)")
       ->required();
   add_option(*command, "--sample", arguments->options.sample, "N", "Document to show, from 0");
   add_text_options(*command, arguments->text);

@@ -17,8 +17,8 @@ Layout layout_of(const JobArguments& arguments) {
   if (arguments.layout == "gpt") return layouts::gpt({.attention_mask = arguments.attention_mask});
   if (arguments.layout == "data_parallel") return layouts::data_parallel();
   if (arguments.layout.find_first_of("./") == std::string::npos) {
-    throw InvalidArgument(fmt::format(
-        "there is no layout {}; there are gpt, data_parallel, and files such as mine.json", arguments.layout));
+    throw InvalidArgument(
+        fmt::format("unknown layout {}; it must be gpt, data_parallel or a file such as mine.json", arguments.layout));
   }
   const auto text = read_small_file("layout", arguments.layout);
   try {
@@ -66,7 +66,7 @@ Mesh mesh_of(const JobArguments& arguments, std::optional<int> world_size) {
   auto mesh = Mesh::parse(text, names_in(arguments.data_axes));
   if (world_size && mesh.size() != *world_size) {
     throw InvalidArgument(
-        fmt::format("the mesh {} has {} ranks, but this job has {}; give a mesh whose sizes multiply to {}",
+        fmt::format("the mesh {} has {} ranks, but this job has {}; use a mesh whose sizes multiply to {}",
                     mesh.to_string(), mesh.size(), *world_size, *world_size));
   }
   return mesh;
@@ -88,7 +88,7 @@ void add_job_options(CLI::App& command, JobArguments& arguments) {
              "Division over the data axes: deal whole batches, or split a global one along dim 0");
   add_option(command, "--layout", arguments.layout, "gpt|FILE.json",
              "Placement of each field: gpt, data_parallel or a file");
-  command.add_flag("--attention-mask", arguments.attention_mask, "Additional bool mask [batch, 1, seq, seq]");
+  command.add_flag("--attention-mask", arguments.attention_mask, "Add a bool attention mask [batch, 1, seq, seq]");
   add_option(command, "--dtype", arguments.dtype, "TYPE", "Type of tokens, labels and position_ids: int64 or int32");
 }
 

@@ -43,7 +43,7 @@ TEST(ParseJob, RefusesASequenceThatZigzagCannotCut) {
 }
 
 TEST(ParseJob, RefusesALayoutByAnUnknownName) {
-  EXPECT_THAT(refusal_of({.layout = "bert"}), HasSubstr("there is no layout bert"));
+  EXPECT_THAT(refusal_of({.layout = "bert"}), HasSubstr("unknown layout bert"));
 }
 
 TEST(ParseJob, NamesTheLayoutFileThatCannotBeRead) {

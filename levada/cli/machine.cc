@@ -148,13 +148,12 @@ std::string plan_options_for(const Machine& machine) {
 
 std::vector<std::string> unmeasured_plan_options(const Machine& machine) {
   std::vector<std::string> sentences;
-  if (machine.links.empty()) sentences.push_back("--link: no interface says its speed; ask for that of the network");
-  const auto system = machine.message_us ? fmt::format(", {:.0f} us of it the system's", *machine.message_us) : "";
-  sentences.push_back(fmt::format(
-      "--message: the work of both engines at a message takes two hosts to measure; about 200us over c10d and 10us "
-      "over mpi{}",
-      system));
-  sentences.push_back("--storage, --step: those of your data and your model");
+  if (machine.links.empty()) sentences.push_back("--link: no interface reports its speed; ask for the network's");
+  const auto system =
+      machine.message_us ? fmt::format(", of which the system takes {:.0f} us", *machine.message_us) : "";
+  sentences.push_back(
+      fmt::format("--message: measuring it takes two hosts; about 200us over c10d and 10us over mpi{}", system));
+  sentences.push_back("--storage, --step: they depend on your storage and your model");
   return sentences;
 }
 

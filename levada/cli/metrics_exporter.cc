@@ -50,8 +50,8 @@ MetricsTarget MetricsTarget::parse(const std::string& text) {
     return {.host = has_host ? text.substr(0, colon) : loopback, .port = port, .path = {}};
   }
   if (text.find('/') == std::string::npos && (text.starts_with('-') || text.find(':') != std::string::npos)) {
-    throw InvalidArgument(
-        fmt::format("--metrics {}: it must be a port, HOST:PORT or a file; a file of this name is ./{}", text, text));
+    throw InvalidArgument(fmt::format(
+        "--metrics {}: it must be a port, HOST:PORT or a file; for a file of this name, write ./{}", text, text));
   }
   return {.host = {}, .port = {}, .path = text};
 }
@@ -72,7 +72,7 @@ void check(const MetricsTarget& target, int ranks) {
   if (!target.port) return check_outputs({{"--metrics", target.path}});
   if (*target.port < 1 || *target.port > max_port - (ranks - 1)) {
     throw InvalidArgument(
-        fmt::format("--metrics {}: ports are from 1 to {}, and each rank of a host takes one from there on",
+        fmt::format("--metrics {}: ports range from 1 to {}, and each further rank of a host uses the next one",
                     *target.port, max_port));
   }
 }

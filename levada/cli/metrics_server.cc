@@ -25,7 +25,7 @@ constexpr auto retry_interval = std::chrono::milliseconds(100);
 constexpr std::size_t max_request_bytes = 8192;
 
 [[noreturn]] void refuse_port(const std::string& host, int port, std::string_view why) {
-  throw EngineError(fmt::format("--metrics: {}'s port {} cannot be had: {}; name another one", host, port, why));
+  throw EngineError(fmt::format("--metrics: cannot listen on port {} of {}: {}; choose another port", port, host, why));
 }
 
 UniqueFd listen_at(const std::string& host, int port) {

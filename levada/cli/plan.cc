@@ -43,7 +43,7 @@ ExchangePlan plan_of_file(const std::string& path) {
 report::BalanceReport predict(DataArguments arguments) {
   check_data_options(arguments);
   const auto by = balance_of(arguments);
-  if (!by) throw InvalidArgument("how steps of the data are balanced is to be shown: give --balance or --max-tokens");
+  if (!by) throw InvalidArgument("a plan of data shows how its steps are balanced: add --balance or --max-tokens");
   append_file_list(arguments.paths, arguments.files_from);
   const auto job = parse_job(arguments.job);
   const auto tail = parse_tail(arguments.tail, "--tail");
@@ -110,9 +110,8 @@ int show_plan(const PlanArguments& arguments) {
 void add_plan(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<PlanArguments>();
   auto* command = app.add_subcommand("plan",
-                                     "Show what a feed, or an exchange, would move on a mesh of any size, or how "
-                                     "evenly work would be divided in steps "
-                                     "of some data, without starting it");
+                                     "Show what a feed or an exchange would move on a mesh of any size, or how evenly "
+                                     "the steps of some data would be balanced, without starting it");
   const auto options = [command] {
     return command->get_options([command](const CLI::Option* option) {
       return option != command->get_help_ptr() && option != command->get_help_all_ptr();
@@ -138,7 +137,8 @@ void add_plan(CLI::App& app, Invocation& invocation) {
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
   show_first(*command, {"--mesh", "--batch", "--seq", "--hosts", "--link", "--balance", "--tokenizer"});
   command->footer(
-      "Examples: what four ranks would be sent a step, which ranks should read on 64 hosts, and what balance gains\n"
+      "Examples: what four ranks would receive per step, which ranks should read on 64 hosts, and what balancing "
+      "gains\n"
       "  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024\n"
       "  levada plan --hosts 64x8 --link 100Gb/s --mesh dp=64,tp=8\n"
       "  levada plan corpus.jsonl --tokenizer bytes --mesh dp=8 --batch 32 --seq 8192 --pack documents --balance "
@@ -149,7 +149,7 @@ void add_plan(CLI::App& app, Invocation& invocation) {
       const bool has_data = !arguments->data.paths.empty() || !arguments->data.files_from.empty();
       for (const auto* option : of_data) {
         if (has_data || option->count() == 0) continue;
-        throw InvalidArgument(fmt::format("{} is about data: name a PATH, too", option->get_name()));
+        throw InvalidArgument(fmt::format("{} applies to data: add a PATH", option->get_name()));
       }
       return show_plan(*arguments);
     };

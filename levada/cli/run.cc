@@ -35,7 +35,7 @@ bool can_run(const std::string& path) {
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     if (can_run(name)) return name;
-    throw InvalidArgument(fmt::format("{} is no file that can be run", printable(name)));
+    throw InvalidArgument(fmt::format("{} is not an executable file", printable(name)));
   }
   const char* path = std::getenv("PATH");
   std::string_view folders = path != nullptr ? path : "/usr/bin:/bin";
@@ -46,8 +46,9 @@ std::string find_program(const std::string& name) {
     if (end == std::string_view::npos) break;
     folders.remove_prefix(end + 1);
   }
-  throw InvalidArgument(fmt::format("there is no program {} on PATH{}", printable(name),
-                                    can_run(name) ? fmt::format("; write ./{} for the one in this folder", name) : ""));
+  throw InvalidArgument(
+      fmt::format("cannot find the program {} on PATH{}", printable(name),
+                  can_run(name) ? fmt::format("; write ./{} to run the one in this folder", name) : ""));
 }
 
 /// Returns whether Python runs the program: it is a script or a folder with a __main__.py.
@@ -65,7 +66,7 @@ std::vector<std::string> command_of(const RunArguments& arguments, const Invocat
   }
   std::error_code error;
   if (!arguments.is_module && !fs::exists(command.front(), error)) {
-    throw InvalidArgument(fmt::format("there is no file {}", printable(command.front())));
+    throw InvalidArgument(fmt::format("the file {} does not exist", printable(command.front())));
   }
   if (arguments.is_module) command.insert(command.begin(), "-m");
   const auto& python = invocation.extensions.python;
@@ -79,7 +80,7 @@ int run_ranks(const RunArguments& arguments, const Invocation& invocation) {
         fmt::format("-n is {}; it must be from 1 to {}; see levada run --help", arguments.ranks, max_local_ranks));
   }
   if (invocation.program.empty()) {
-    throw InvalidArgument("there is nothing to run: name a PROGRAM; see levada run --help");
+    throw InvalidArgument("no PROGRAM is named; see levada run --help");
   }
   const auto command = command_of(arguments, invocation);
   const auto result =
@@ -111,7 +112,7 @@ void add_run(CLI::App& app, Invocation& invocation) {
       ->type_name("N")
       ->transform(decimal<int>())
       ->required();
-  command->add_flag("-m,--module", arguments->is_module, "Python module in place of PROGRAM, as for python -m");
+  command->add_flag("-m,--module", arguments->is_module, "Run a Python module instead of PROGRAM, as python -m does");
   command
       ->add_option("PROGRAM", arguments->help_only,
                    "Python script (.py) or program on PATH, followed by its own arguments")

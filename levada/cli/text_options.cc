@@ -17,43 +17,42 @@ void add_text_options(CLI::App& command, TextArguments& arguments) {
   command.option_defaults()->group("Text");
   add_option(command, "--tokenizer", arguments.tokenizer, "NAME", "Tokenizer of text: a file, or bytes");
   command.add_flag("--special-tokens", arguments.special_tokens,
-                   "Special tokens of the tokenizer's template around each document");
+                   "Add the special tokens of the tokenizer's template around each document");
   command
       .add_option("--eod", arguments.end_of_document, "End-of-document token, by number or text [the tokenizer's own]")
       ->type_name("TOKEN");
   command
       .add_option("--text-field", arguments.options.text_field,
-                  "Field of a .jsonl line with its text [text; messages of chats]")
+                  "Field of a .jsonl line that holds the text [text, or messages for chats]")
       ->type_name("NAME");
-  command.add_flag("--skip-bad", arguments.options.skip_bad,
-                   "Tolerance of unusable .jsonl lines, which are skipped and counted");
+  command.add_flag("--skip-bad", arguments.options.skip_bad, "Skip and count unusable .jsonl lines");
 }
 
 void add_chat_template(CLI::App& command, std::string& chat_template) {
-  command
-      .add_option("--chat-template", chat_template, "Template of lines that are chats: the tokenizer's own, or FILE")
+  command.add_option("--chat-template", chat_template, "Template for chats: own (the tokenizer's) or a file")
       ->type_name("NAME");
 }
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, const Extensions& extensions) {
   if (choice.name.empty()) {
     if (choice.chat_template.empty() && !choice.special_tokens) return nullptr;
-    throw InvalidArgument(fmt::format("{} is about a tokenizer: name it (--tokenizer)",
-                                      choice.special_tokens ? "--special-tokens" : "--chat-template"));
+    throw InvalidArgument(
+        fmt::format("{} requires --tokenizer", choice.special_tokens ? "--special-tokens" : "--chat-template"));
   }
   if (choice.name == "bytes" && choice.chat_template.empty() && !choice.special_tokens) return byte_tokenizer();
   if (extensions.open_tokenizer) {
     if (auto tokenizer = extensions.open_tokenizer(choice)) return tokenizer;
   }
   if (!choice.chat_template.empty()) {
-    throw InvalidArgument(fmt::format(
-        "--chat-template takes a tokenizer of transformers, and the levada of the Python package; --tokenizer is {}",
-        printable(choice.name)));
+    throw InvalidArgument(
+        fmt::format("--chat-template requires a transformers tokenizer and the levada command of the Python package; "
+                    "--tokenizer is {}",
+                    printable(choice.name)));
   }
   if (choice.special_tokens) {
-    throw InvalidArgument(
-        fmt::format("--special-tokens takes a tokenizer.json, and the levada of the Python package; --tokenizer is {}",
-                    printable(choice.name)));
+    throw InvalidArgument(fmt::format(
+        "--special-tokens requires a tokenizer.json and the levada command of the Python package; --tokenizer is {}",
+        printable(choice.name)));
   }
   throw InvalidArgument(
       fmt::format("--tokenizer is {}; it must be bytes{}{}", printable(choice.name),
@@ -64,7 +63,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, c
 std::shared_ptr<const Tokenizer> open_named_tokenizer(const TokenizerChoice& choice, const Extensions& extensions) {
   if (auto tokenizer = open_tokenizer(choice, extensions)) return tokenizer;
   throw InvalidArgument(
-      "text needs a tokenizer: give the model's (--tokenizer), or bytes, which makes each byte a token");
+      "text needs a tokenizer: pass the model's with --tokenizer, or --tokenizer bytes to make each byte a token");
 }
 
 std::function<void(const PrepareProgress&)> shown_by(report::ProgressLine& line) {

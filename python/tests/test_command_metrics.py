@@ -75,4 +75,4 @@ def test_a_port_that_is_taken_is_named(tmp_path: pathlib.Path) -> None:
         taken.listen()
         target = f"127.0.0.1:{taken.getsockname()[1]}"
         ran = feed(tmp_path, "loaders:plain", "--metrics", target)
-    assert ran.returncode == 1 and f"--metrics: {target} cannot be had: Address already in use" in ran.stderr
+    assert ran.returncode == 1 and f"--metrics: cannot listen on {target}: Address already in use" in ran.stderr

@@ -335,19 +335,19 @@ def test_a_silent_client_does_not_hold_up_the_next(data: pathlib.Path) -> None:
     assert ran.communicate(timeout=60)[1] == "" and ran.returncode == 0
 
 
-def test_ports_that_cannot_be_had_end_the_command(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_ports_that_are_invalid_or_taken_end_the_command(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for given, said in (
-        ("0", "--metrics 0: ports are from 1 to 65535"),
-        ("65535", "--metrics 65535: ports are from 1 to 65535"),
+        ("0", "--metrics 0: ports range from 1 to 65535"),
+        ("65535", "--metrics 65535: ports range from 1 to 65535"),
         (tmp_path / "no folder" / "numbers", "--metrics"),
         ("127.0.0.1:99999999999999", "--metrics"),
-        ("here:9x", "it must be a port, HOST:PORT or a file; a file of this name is ./here:9x"),
-        ("-1", "a file of this name is ./-1"),
+        ("here:9x", "it must be a port, HOST:PORT or a file; for a file of this name, write ./here:9x"),
+        ("-1", "for a file of this name, write ./-1"),
     ):
         ran = feed_command(data, "--metrics", given)
         assert said in ran.communicate(timeout=60)[1] and ran.returncode == 2, given
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ran = feed_command(data, "--metrics", f"127.0.0.1:{taken.getsockname()[1]}")
         out, fault = ran.communicate(timeout=60)
-    assert ran.returncode == 1 and "cannot be had: Address already in use; name another one" in fault
+    assert ran.returncode == 1 and ": Address already in use; choose another port" in fault
     assert fault.count("\n") == 1

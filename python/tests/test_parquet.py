@@ -223,7 +223,7 @@ def test_the_command_reads_it_wherever_it_reads_text(tmp_path: pathlib.Path) -> 
 
 def test_the_last_name_of_convert_is_no_parquet_file(tmp_path: pathlib.Path) -> None:
     paths = [write(tmp_path / name, TEXTS) for name in ("a.parquet", "b.parquet")]
-    with pytest.raises(AssertionError, match="b.parquet stands last, where the output is named"):
+    with pytest.raises(AssertionError, match="b.parquet is a text file, but the last argument is the output name"):
         run_command("convert", *paths, "--tokenizer", "bytes")
     assert not (tmp_path / "b.parquet.bin").exists()
 

@@ -96,14 +96,14 @@ def test_ranks_get_torchruns_variables(tmp_path: pathlib.Path, command: list[str
     ("arguments", "sentence"),
     [
         ([], "--ranks is required; see levada run --help"),
-        (["-n", "2"], "there is nothing to run: name a PROGRAM; see levada run --help"),
+        (["-n", "2"], "no PROGRAM is named; see levada run --help"),
         (["-n", "257", "true"], "-n is 257; it must be from 1 to 256; see levada run --help"),
         (["-n", "two", "true"], "--ranks: two is not a whole number; see levada run --help"),
-        (["-n", "2", "--tea", "true"], "there is no option --tea; see levada run --help"),
-        (["-n", "2", "missing.py"], "there is no file missing.py"),
-        (["-n", "2", "no-such-program"], "there is no program no-such-program on PATH"),
-        (["-n", "2", "here"], "there is no program here on PATH; write ./here for the one in this folder"),
-        (["-n", "2", "./missing"], "./missing is no file that can be run"),
+        (["-n", "2", "--tea", "true"], "unknown option --tea; see levada run --help"),
+        (["-n", "2", "missing.py"], "the file missing.py does not exist"),
+        (["-n", "2", "no-such-program"], "cannot find the program no-such-program on PATH"),
+        (["-n", "2", "here"], "cannot find the program here on PATH; write ./here to run the one in this folder"),
+        (["-n", "2", "./missing"], "./missing is not an executable file"),
     ],
 )
 def test_what_cannot_be_started_is_one_sentence(

@@ -24,7 +24,7 @@ def check_metrics(target: str, ranks: int) -> None:
             raise InvalidArgument(f"--metrics {target} cannot be written; name a file in a folder that can be")
     elif not 1 <= address[1] <= _MAX_PORT - (ranks - 1):
         raise InvalidArgument(
-            f"--metrics {target}: ports are from 1 to {_MAX_PORT}, and each rank of a host takes one from there on"
+            f"--metrics {target}: ports range from 1 to {_MAX_PORT}, and each further rank of a host uses the next one"
         )
 
 
@@ -41,4 +41,4 @@ def start_metrics(target: str, job: Membership, feed: Feed) -> MetricsExporter:
     try:
         return MetricsExporter(own, feed, every=_FILE_INTERVAL, labels={"rank": str(job.rank)})
     except OSError as error:
-        raise EngineError(f"--metrics: {own} cannot be had: {error.strerror or error}; name another one") from error
+        raise EngineError(f"--metrics: cannot listen on {own}: {error.strerror or error}; choose another port") from error
