@@ -21,20 +21,20 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST(ParseHosts, TakesHostsAndRanksOnEach) {
+TEST(ParseHosts, AcceptsHostsAndRanksPerHost) {
   EXPECT_EQ(parse_hosts("64x8"), std::pair(64, 8));
   EXPECT_EQ(parse_hosts("1x1"), std::pair(1, 1));
   EXPECT_EQ(parse_hosts("8192x8"), std::pair(8192, 8));
 }
 
-TEST(ParseHosts, RefusesOtherTexts) {
+TEST(ParseHosts, RejectsOtherTexts) {
   for (const char* text : {"", "64", "x8", "64x", "64x8x2", "0x8", "64x0", "-1x8", "64X8", " 64x8", "64x8 ", "6.4x8",
                            "99999999999x8", "262145x1", "1024x1024"}) {
     EXPECT_THAT(refusal([&] { parse_hosts(text); }), StartsWith("--hosts is '" + std::string(text) + "'")) << text;
   }
 }
 
-TEST(ParseSpeed, TakesBitsAndBytes) {
+TEST(ParseSpeed, AcceptsBitsAndBytes) {
   EXPECT_DOUBLE_EQ(parse_speed("--link", "100Gb/s"), 12.5e9);
   EXPECT_DOUBLE_EQ(parse_speed("--link", "12.5GB/s"), 12.5e9);
   EXPECT_DOUBLE_EQ(parse_speed("--link", "400Gbit/s"), 50e9);
@@ -44,7 +44,7 @@ TEST(ParseSpeed, TakesBitsAndBytes) {
   EXPECT_DOUBLE_EQ(parse_speed("--link", "8b/s"), 1);
 }
 
-TEST(ParseSpeed, RefusesOtherTexts) {
+TEST(ParseSpeed, RejectsOtherTexts) {
   for (const char* text : {"", "fast", "100", "100G", "100Gb", "100gb/s", "100GiB/s", "100 Gb/s", "-1Gb/s", "0Gb/s",
                            "nanGb/s", "infGb/s", "1e400Gb/s", "1b/s", "100Gb/s ", "100GGb/s"}) {
     EXPECT_THAT(refusal([&] { parse_speed("--link", text); }), StartsWith("--link is '" + std::string(text) + "'"))
@@ -52,14 +52,14 @@ TEST(ParseSpeed, RefusesOtherTexts) {
   }
 }
 
-TEST(CompareReadersOfAJob, MakesTheClustersRanksDataParallelWithoutAMesh) {
+TEST(CompareReadersOfAJob, WithoutAMeshAllRanksAreDataParallel) {
   const auto comparison = compare_readers({}, {.hosts = "3x2"});
   EXPECT_EQ(comparison.job.mesh, Mesh::parse("dp=6"));
   EXPECT_EQ(comparison.cluster.hosts, 3);
   EXPECT_EQ(comparison.cluster.ranks_per_host, 2);
 }
 
-TEST(CompareReadersOfAJob, TakesItsConstantsFromTheOptions) {
+TEST(CompareReadersOfAJob, UsesTheConstantsFromTheOptions) {
   const auto comparison = compare_readers(
       {.mesh = "dp=2,tp=2", .batch = 2, .sequence = 16},
       {.hosts = "2x2", .link = "8Mb/s", .memory = "2MB/s", .message = "3ms", .storage = "64kB/s", .step = "20ms"});
@@ -80,7 +80,7 @@ TEST(CompareReadersOfAJob, TakesItsConstantsFromTheOptions) {
   EXPECT_DOUBLE_EQ(one.storage.seconds, 256 / 64e3);
 }
 
-TEST(CompareReadersOfAJob, SendsToAsManyHostsAsTheDegreeSays) {
+TEST(CompareReadersOfAJob, EachHostSendsToAtMostDegreeHosts) {
   const auto messages = [](int degree) {
     return compare_readers({.mesh = "tp=8"}, {.hosts = "8x1", .degree = degree}).costs.front().messages.amount;
   };
@@ -90,26 +90,26 @@ TEST(CompareReadersOfAJob, SendsToAsManyHostsAsTheDegreeSays) {
   EXPECT_EQ(ClusterArguments().degree, joined::Options().degree);
 }
 
-TEST(CompareReadersOfAJob, ReadsAsMuchWhenAGlobalBatchIsSplit) {
+TEST(CompareReadersOfAJob, SplittingAGlobalBatchReadsTheSameAmount) {
   const auto split = compare_readers({.divide = "split"}, {.hosts = "2x2", .storage = "1GB/s"});
   const auto dealt = compare_readers({}, {.hosts = "2x2", .storage = "1GB/s"});
   EXPECT_EQ(split.costs.front().read_bytes, dealt.costs.front().read_bytes);
   EXPECT_EQ(split.costs.front().storage.amount, dealt.costs.front().storage.amount);
 }
 
-TEST(CompareReadersOfAJob, AddsTheReadersThatAreNamed) {
+TEST(CompareReadersOfAJob, IncludesTheRequestedReaders) {
   const auto comparison = compare_readers({.mesh = "dp=2,tp=2", .readers = "tp"}, {.hosts = "2x2"});
   EXPECT_EQ(comparison.costs.back().readers.to_string(), "tp");
 }
 
-TEST(CompareReadersOfAJob, NamesChoicesOfTheSameReadersTogether) {
+TEST(CompareReadersOfAJob, MergesChoicesWithTheSameReaders) {
   const auto comparison = compare_readers({.mesh = "dp=2,tp=2", .readers = "dp"}, {.hosts = "2x2"});
   EXPECT_THAT(comparison.to_table(), HasSubstr("dp, spread, host "));
   EXPECT_EQ(nlohmann::json::parse(comparison.to_json())["choices"][1]["same"],
             nlohmann::json::array({"spread", "host"}));
 }
 
-TEST(CompareReadersOfAJob, RefusesWhatCannotBe) {
+TEST(CompareReadersOfAJob, RejectsImpossibleClusters) {
   const auto refused = [](JobArguments job, ClusterArguments cluster) {
     return refusal([&] { compare_readers(job, cluster); });
   };
@@ -123,7 +123,7 @@ TEST(CompareReadersOfAJob, RefusesWhatCannotBe) {
   EXPECT_THAT(refused({}, {.hosts = "2x2", .storage = "10"}), HasSubstr("--storage is '10'"));
 }
 
-TEST(CompareReadersOfAJob, IsPrintedForPeopleAndPrograms) {
+TEST(CompareReadersOfAJob, PrintsATableAndJson) {
   const auto comparison = compare_readers({.mesh = "dp=4,tp=4"}, {.hosts = "8x2", .link = "1Gb/s", .step = "50ms"});
   EXPECT_THAT(comparison.to_table(), HasSubstr("dp=4,tp=4 on 8 hosts with 2 ranks each, batches of 8 x 1024 tokens"));
   EXPECT_THAT(comparison.to_table(), HasSubstr("link of host 0"));
@@ -199,7 +199,7 @@ Routed route(const Plan& plan, const std::vector<int>& host_of, int degree) {
   return routed;
 }
 
-TEST(CompareReadersOfAJob, CountsWhatTheJoinedEngineSends) {
+TEST(CompareReadersOfAJob, CountsTheMessagesThatTheJoinedEngineSends) {
   std::mt19937 random(11);
   for (const char* mesh : {"dp=24", "tp=24", "dp=2,tp=12", "dp=3,tp=4,pp=2", "tp=2,dp=12", "pp=2,dp=4,cp=3"}) {
     for (const char* readers : {"one", "host", "all", "dp", "tp", "pp"}) {

@@ -43,21 +43,21 @@ auto about(std::int64_t ns) {
   return AllOf(Ge(ns - 1'000'000'000), Le(ns + 1'000'000'000));
 }
 
-TEST(ClockShifts, AreThoseOfEachHost) {
+TEST(ClockShifts, AreMeasuredForEachHost) {
   EXPECT_THAT(shifts_of(5, 2), ElementsAre(0, 0, about(-5 * day), about(-5 * day), about(-10 * day)));
   EXPECT_THAT(shifts_of(3, 1), ElementsAre(0, about(-5 * day), about(-10 * day)));
 }
 
-TEST(ClockShifts, AreNoneOnOneHost) {
+TEST(ClockShifts, AreZeroOnOneHost) {
   EXPECT_THAT(shifts_of(3, 3), AllOf(SizeIs(3), Each(0)));
 }
 
-TEST(ClockShifts, AreMeasuredOnARankThatHasNotLeft) {
+TEST(ClockShifts, UseARankThatHasNotLeft) {
   EXPECT_THAT(shifts_of(4, 2, {2}), ElementsAre(0, 0, about(-5 * day), about(-5 * day)));
   EXPECT_THAT(shifts_of(4, 2, {2, 3}), AllOf(SizeIs(4), Each(0)));
 }
 
-TEST(Gather, GivesRankZeroWhatEveryRankHas) {
+TEST(Gather, CollectsTheBytesOfEveryRankOnRankZero) {
   std::vector<RankMessage> all;
   const auto body = [&](const std::shared_ptr<Engine>& engine, joined::test::Job&) {
     const int rank = engine->info().rank;

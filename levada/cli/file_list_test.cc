@@ -11,7 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(SharedFileList, PassesOnNamesThatAListWouldTakeForCommentsOrStrip) {
+TEST(SharedFileList, PreservesNamesThatLookLikeCommentsOrBeginWithBlanks) {
   const SharedFileList list({"a b.txt", "#1.txt", " 2.txt", "/d/#3.txt"});
   EXPECT_THAT(read_file_list(list.path()), ElementsAre("a b.txt", "./#1.txt", "./ 2.txt", "/d/#3.txt"));
   EXPECT_THAT(fault_of([] { SharedFileList({"a.txt "}); }), HasSubstr("'a.txt ' ends with a blank; rename it"));

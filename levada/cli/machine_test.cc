@@ -34,7 +34,7 @@ ReadFile files(std::map<std::string, std::string> texts) {
   };
 }
 
-TEST(PlanOptions, AreTheFastestLinkAndTheCopiesOfAllCores) {
+TEST(PlanOptions, NamesTheFastestLinkAndTheCopyRateOfAllCores) {
   auto machine = good_machine();
   machine.host_copy_gb_s = 23.456;
   EXPECT_EQ(plan_options_for(machine), "--memory 23.5GB/s");
@@ -48,23 +48,23 @@ TEST(PlanOptions, AreTheFastestLinkAndTheCopiesOfAllCores) {
                           HasSubstr("--step")));
 }
 
-TEST(Advice, HasNothingToSayOnAGoodMachine) {
+TEST(Advice, IsEmptyOnAGoodMachine) {
   EXPECT_THAT(advice_for(good_machine()), ElementsAre());
 }
 
-TEST(Advice, SaysHowToTurnOnHugePages) {
+TEST(Advice, ExplainsHowToEnableHugePages) {
   auto machine = good_machine();
   machine.shmem_huge_pages = "never";
   EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("echo advise > /sys/kernel")));
 }
 
-TEST(Advice, SaysHowToLockMoreMemory) {
+TEST(Advice, ExplainsHowToRaiseMemlock) {
   auto machine = good_machine();
   machine.memlock = 8 << 20;
   EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("only 8.0 MiB may be locked")));
 }
 
-TEST(Advice, NamesAQuotaBelowTheCores) {
+TEST(Advice, ReportsAQuotaBelowTheCoreCount) {
   auto machine = good_machine();
   machine.core_quota = 8;
   EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("allows 8 of 16 cores")));
@@ -72,33 +72,33 @@ TEST(Advice, NamesAQuotaBelowTheCores) {
   EXPECT_THAT(advice_for(machine), ElementsAre());
 }
 
-TEST(Advice, NamesFewCoresAndLittleMemory) {
+TEST(Advice, ReportsFewCoresAndLittleMemory) {
   auto machine = good_machine();
   machine.cores = 2;
   machine.memory_available = 100 << 20;
   EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("2 core(s)"), HasSubstr("100.0 MiB of memory is available")));
 }
 
-TEST(Advice, SaysWhyPrivateViewsBecomeCopies) {
+TEST(Advice, ExplainsWhyPrivateViewsBecomeCopies) {
   auto machine = good_machine();
   machine.pagemap_scan = "this kernel does not have it";
   EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("(this kernel does not have it)")));
 }
 
-TEST(Advice, SaysThatSharedMemoryIsRefused) {
+TEST(Advice, ReportsThatSharedMemoryIsRefused) {
   auto machine = good_machine();
   machine.memory_files = false;
   EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("seccomp")));
 }
 
-TEST(Advice, NamesSlowWakingAndFewDescriptors) {
+TEST(Advice, ReportsSlowWakeupsAndFewDescriptors) {
   auto machine = good_machine();
   machine.wake_us = 120;
   machine.open_files = 256;
   EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("only 256 files"), HasSubstr("120 us")));
 }
 
-TEST(CoreQuota, IsTheLeastOfTheGroupsAbove) {
+TEST(CoreQuota, IsTheMinimumOfTheParentGroups) {
   EXPECT_EQ(core_quota(files({{"/proc/self/cgroup", "0::/a/b\n"},
                               {"/sys/fs/cgroup/a/b/cpu.max", "max 100000\n"},
                               {"/sys/fs/cgroup/a/cpu.max", "250000 100000\n"},
@@ -106,7 +106,7 @@ TEST(CoreQuota, IsTheLeastOfTheGroupsAbove) {
             2.5);
 }
 
-TEST(CoreQuota, IsReadInTheFirstVersionToo) {
+TEST(CoreQuota, ReadsVersion1Too) {
   EXPECT_EQ(core_quota(files({{"/proc/self/cgroup", "3:cpu,cpuacct:/job\n0::/\n"},
                               {"/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "150000\n"},
                               {"/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n"},
@@ -115,19 +115,19 @@ TEST(CoreQuota, IsReadInTheFirstVersionToo) {
             1.5);
 }
 
-TEST(CoreQuota, IsNoneWhereNothingSetsOne) {
+TEST(CoreQuota, IsEmptyWithoutALimit) {
   EXPECT_EQ(core_quota(files({})), std::nullopt);
   EXPECT_EQ(core_quota(files({{"/proc/self/cgroup", "0::/\n"}, {"/sys/fs/cgroup/cpu.max", "max 100000\n"}})),
             std::nullopt);
 }
 
-TEST(ChosenWord, IsTheOneInBrackets) {
+TEST(ChosenWord, IsTheBracketedWord) {
   EXPECT_EQ(chosen_word("always within_size advise [never] deny force\n"), "never");
   EXPECT_EQ(chosen_word(""), "unknown");
   EXPECT_EQ(chosen_word("never"), "unknown");
 }
 
-TEST(NetworkLinks, AreThoseThatSayTheirSpeed) {
+TEST(NetworkLinks, ListsInterfacesThatReportTheirSpeed) {
   const ScratchDir folder;
   for (const char* name : {"ib0", "eth0", "veth1", "lo"}) std::filesystem::create_directory(folder.file(name));
   folder.write("ib0/speed", "200000\n");
@@ -137,7 +137,7 @@ TEST(NetworkLinks, AreThoseThatSayTheirSpeed) {
   EXPECT_THAT(network_links(folder.file("missing")), ElementsAre());
 }
 
-TEST(Machine, IsExaminedInAboutASecond) {
+TEST(Machine, ExaminationTakesAboutASecond) {
   const auto machine = examine_machine();
   EXPECT_GE(machine.cores, 1);
   EXPECT_GT(machine.memory, 0u);

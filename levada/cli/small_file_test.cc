@@ -29,14 +29,14 @@ void expect_refusal(const std::string& path, const std::string& words) {
   }
 }
 
-TEST(SmallFile, IsReadAsAWhole) {
+TEST(SmallFile, IsReadCompletely) {
   const std::string text("a\n\0b\xff", 5);
   const auto path = write("whole", text);
   EXPECT_EQ(read_small_file("layout", path), text);
   std::filesystem::remove(path);
 }
 
-TEST(SmallFile, IsRefusedWithWhatIsWrong) {
+TEST(SmallFile, ErrorsNameTheCause) {
   expect_refusal("/nowhere/layout.json", "No such file");
   expect_refusal(::testing::TempDir(), "it is not a regular file");
   const auto empty = write("empty", "");

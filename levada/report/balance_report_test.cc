@@ -18,7 +18,7 @@ BalanceReport two_steps(std::int64_t max_tokens) {
   return report;
 }
 
-TEST(BalanceReport, ComparesWithTheLeastThatTheBusiestRankCanHave) {
+TEST(BalanceReport, ComparesTheBusiestRankWithTheLowerBound) {
   const auto report = two_steps(100);
   EXPECT_DOUBLE_EQ(report.busiest(), 1.0);
   EXPECT_DOUBLE_EQ(report.unbalanced(), 1.6);
@@ -27,7 +27,7 @@ TEST(BalanceReport, ComparesWithTheLeastThatTheBusiestRankCanHave) {
   EXPECT_EQ(BalanceReport().busiest(), 1);
 }
 
-TEST(BalanceReport, IsATable) {
+TEST(BalanceReport, PrintsATable) {
   EXPECT_EQ(two_steps(100).to_table(),
             "samples         busiest rank  of the bound  of the mean\n"
             "in their order          1600        1.600x       1.778x\n"
@@ -47,12 +47,12 @@ TEST(BalanceReport, IsATable) {
   EXPECT_THAT(delaying.to_text(), HasSubstr("; 4 samples waited 2.8 steps on average, at most 5"));
 }
 
-TEST(BalanceReport, SaysNothingOfStepsThatWereNone) {
+TEST(BalanceReport, ReportsThatThereAreNoSteps) {
   EXPECT_EQ(BalanceReport().to_table(), "no step to balance\n");
   EXPECT_EQ(BalanceReport().to_text(), "no step to balance");
 }
 
-TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
+TEST(BalanceReport, WritesTheStepsInOrderAsJson) {
   const auto json = nlohmann::json::parse(two_steps(100).to_json());
   EXPECT_EQ(json["steps"], 2);
   EXPECT_EQ(json["samples"], 64);
@@ -76,7 +76,7 @@ TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
   EXPECT_EQ(json["series"][1]["busiest_unbalanced"], 1700);
 }
 
-TEST(BalanceReport, IsASentence) {
+TEST(BalanceReport, SummarizesTheBalanceInASentence) {
   EXPECT_EQ(
       two_steps(100).to_text(),
       "the busiest rank has 1.000x of the least work that it can have, unbalanced 1.600x; by tokens, free counts, "

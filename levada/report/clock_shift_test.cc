@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 constexpr std::int64_t five_days = std::int64_t{5} * 24 * 3600 * 1'000'000'000;
 constexpr auto latest = std::numeric_limits<std::int64_t>::max();
 
-TEST(ClockShift, IsExactWhereBothWaysTakeTheSameTime) {
+TEST(ClockShift, IsExactIfBothWaysTakeTheSameTime) {
   EXPECT_EQ(clock_shift({.asked_ns = 1000, .there_ns = five_days + 1200, .answered_ns = 1400}), -five_days);
   EXPECT_EQ(clock_shift({.asked_ns = five_days, .there_ns = 30, .answered_ns = five_days + 60}), five_days);
 }
@@ -27,7 +27,7 @@ TEST(ClockShift, IsWrongByAtMostHalfTheRoundTrip) {
   }
 }
 
-TEST(ClockShift, LetsTheReaderOfAnotherHostExplainAWait) {
+TEST(ClockShift, AllowsAReaderOnAnotherHostToExplainAWait) {
   const Trace reader{
       .spans = {{.kind = TraceKind::read, .thread = TraceThread::reader, .begin_ns = 100, .duration_ns = 50}}};
   Trace rank{.spans = {{.kind = TraceKind::handover, .other = 0, .begin_ns = five_days + 100, .duration_ns = 50}},
@@ -42,7 +42,7 @@ TEST(ClockShift, LetsTheReaderOfAnotherHostExplainAWait) {
   EXPECT_EQ(timeline.end_ns, 150);
 }
 
-TEST(ClockShift, MovesWhatEveryProcessOfAPipelineDid) {
+TEST(ClockShift, ShiftsTheSpansOfEveryPipelineProcess) {
   PipelineReport pipeline{.json = {}, .finding = {}, .processes = {{"consumer", {}, {}}, {"worker 0", {"map"}, {}}}};
   for (ProcessReport& process : pipeline.processes) {
     process.trace.spans = {{.begin_ns = 70, .duration_ns = 5}};

@@ -55,7 +55,7 @@ TEST(FeedReport, CountsSamplesAndTokensOncePerDataParallelRank) {
   EXPECT_DOUBLE_EQ(report.tokens_per_second(), 81920);
 }
 
-TEST(FeedReport, AddsUpWhatTheRanksReadAndWereGiven) {
+TEST(FeedReport, SumsTheBytesReadAndDelivered) {
   const auto report = four_ranks();
   EXPECT_EQ(report.bytes_read(), 4040u);
   EXPECT_EQ(report.bytes_delivered(), 4000u);
@@ -63,7 +63,7 @@ TEST(FeedReport, AddsUpWhatTheRanksReadAndWereGiven) {
   EXPECT_DOUBLE_EQ(report.read_amplification(), 1.01);
 }
 
-TEST(FeedReport, HasEveryKeyInItsJson) {
+TEST(FeedReport, JsonHasEveryKey) {
   const auto json = nlohmann::json::parse(four_ranks().to_json());
   for (const char* key : {"steps", "samples", "tokens", "bytes_read", "prepare_bytes", "bytes_sent", "bytes_delivered",
                           "read_amplification", "seconds", "tokens_per_s", "engine", "engine_choice", "end",
@@ -82,7 +82,7 @@ TEST(FeedReport, HasEveryKeyInItsJson) {
   EXPECT_EQ(json["peers_identical"], true);
 }
 
-TEST(FeedReport, ShowsARowARankWithTheDigestsShort) {
+TEST(FeedReport, ShowsOneRowPerRankWithShortDigests) {
   EXPECT_THAT(four_ranks().to_text(), HasSubstr("  rank  coords   batches   bytes      wait  tokens\n"
                                                 "     0  dp0 tp0       10  1000 B  250.0 ms  aaaabbbb\n"
                                                 "     1  dp0 tp1       10  1000 B  250.0 ms  aaaabbbb\n"
@@ -90,7 +90,7 @@ TEST(FeedReport, ShowsARowARankWithTheDigestsShort) {
                                                 "     3  dp1 tp1       10  1000 B  250.0 ms  11112222\n"));
 }
 
-TEST(FeedReport, SaysInWordsWhatTheTableShows) {
+TEST(FeedReport, SummarizesTheTableInWords) {
   const auto text = four_ranks().to_text();
   EXPECT_THAT(text, HasSubstr("a step to each data-parallel rank, over shm: all 4 ranks are on one host\n"));
   EXPECT_THAT(text, HasSubstr("163,840 tokens in 160 samples of 1,024; the data ended after 10 steps"));
@@ -105,7 +105,7 @@ TEST(FeedReport, SaysInWordsWhatTheTableShows) {
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }
 
-TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
+TEST(FeedReport, ReportsSkippedLinesAndIndexing) {
   auto report = four_ranks();
   report.skipped_lines = 3;
   report.skipped_places = {"a.jsonl:7"};
@@ -115,7 +115,7 @@ TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
   EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB in 1.5 s once, before the first sample)"));
 }
 
-TEST(FeedReport, SaysWhatSourcesGaveAndHowMuchIsPadding) {
+TEST(FeedReport, ReportsTheSharesOfSourcesAndThePadding) {
   auto report = four_ranks();
   EXPECT_EQ(report.padding_share(), 0);
   report.sources = {{"code", 120, 120 * 1024, 0.75}, {"web", 40, 40 * 1024 - 8192, 0.25}};
@@ -152,14 +152,14 @@ TEST(FeedReport, NamesAPeerThatLacksTheField) {
             "ranks 0 and 1 should hold the same tokens, but theirs differ");
 }
 
-TEST(FeedReport, ShowsADashForAFieldThatARankIsNotGiven) {
+TEST(FeedReport, ShowsADashForAFieldThatARankDoesNotReceive) {
   auto report = four_ranks();
   report.peers.clear();
   report.ranks[1].field_reports.clear();
   EXPECT_THAT(report.to_text(), HasSubstr("     1  dp0 tp1       10  1000 B  250.0 ms  -\n"));
 }
 
-TEST(RankReport, SurvivesTheWayToRankZero) {
+TEST(RankReport, RoundTrips) {
   auto report = rank_report(3, 1, 1, "aaaa");
   report.is_reader = true;
   report.bytes_read = 17;

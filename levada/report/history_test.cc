@@ -45,7 +45,7 @@ std::vector<Piece> pieces(const std::vector<TraceSpan>& spans) {
   return pieces;
 }
 
-TEST(Innermost, GivesEachMomentToTheInnermostSpan) {
+TEST(Innermost, AttributesEachMomentToTheInnermostSpan) {
   const auto flat = innermost({reads(TraceKind::memory, 20, 30), reads(TraceKind::read, 10, 40),
                                reads(TraceKind::memory, 35, 40), reads(TraceKind::pack, 40, 50)});
   EXPECT_THAT(pieces(flat), ElementsAre(Piece{TraceKind::read, 10, 20, -1}, Piece{TraceKind::memory, 20, 30, -1},
@@ -53,12 +53,12 @@ TEST(Innermost, GivesEachMomentToTheInnermostSpan) {
                                         Piece{TraceKind::pack, 40, 50, -1}));
 }
 
-TEST(Innermost, MakesSomethingOfSpansThatOverlap) {
+TEST(Innermost, HandlesOverlappingSpans) {
   const auto flat = innermost({reads(TraceKind::read, 0, 20), reads(TraceKind::pack, 10, 30)});
   EXPECT_THAT(pieces(flat), ElementsAre(Piece{TraceKind::read, 0, 10, -1}, Piece{TraceKind::pack, 10, 20, -1}));
 }
 
-TEST(ExplainWaits, CutsAWaitWhereItsReaderTurnedToAnotherThing) {
+TEST(ExplainWaits, SplitsAWaitWhenItsReaderChangesActivity) {
   const auto reader = trace_of({reads(TraceKind::memory, 15, 20), reads(TraceKind::read, 10, 40),
                                 reads(TraceKind::pack, 40, 50), reads(TraceKind::room, 60, 90, 3)});
   const auto rank = trace_of({steps(TraceKind::step, 0, 12), steps(TraceKind::handover, 12, 100, 0)});
@@ -71,7 +71,7 @@ TEST(ExplainWaits, CutsAWaitWhereItsReaderTurnedToAnotherThing) {
                           Piece{TraceKind::room, 60, 90, 3}, Piece{TraceKind::handover, 90, 100, 0}));
 }
 
-TEST(ExplainWaits, LaysAWaitForTheWordAtTheDoorOfTheSlowestReader) {
+TEST(ExplainWaits, AttributesAWaitForAGrantToTheSlowestReader) {
   const auto fast =
       trace_of({reads(TraceKind::read, 0, 10), reads(TraceKind::pack, 10, 15), steps(TraceKind::grant, 0, 50, 0)});
   const auto slow = trace_of({reads(TraceKind::read, 0, 40), reads(TraceKind::pack, 40, 45)});
@@ -82,12 +82,12 @@ TEST(ExplainWaits, LaysAWaitForTheWordAtTheDoorOfTheSlowestReader) {
                           Piece{TraceKind::grant, 45, 50, 1}));
 }
 
-TEST(ExplainWaits, LeavesAWaitForARankThatIsNotThere) {
+TEST(ExplainWaits, DoesNotExplainAWaitForAnUnknownRank) {
   const auto rank = trace_of({steps(TraceKind::handover, 0, 10, 7), steps(TraceKind::handover, 10, 20)});
   EXPECT_EQ(explain_waits({rank})[0], rank);
 }
 
-TEST(ExplainWaits, KeepsTheStepsThatAllRanksHave) {
+TEST(ExplainWaits, KeepsOnlyStepsOfAllRanks) {
   auto reader = trace_of({reads(TraceKind::read, 0, 10, -1, 0), reads(TraceKind::read, 40, 50, -1, 4)});
   reader.stride = 4;
   auto rank = trace_of({steps(TraceKind::handover, 0, 10, 0, 0), steps(TraceKind::handover, 20, 30, 0, 2)});
@@ -98,7 +98,7 @@ TEST(ExplainWaits, KeepsTheStepsThatAllRanksHave) {
   EXPECT_EQ(explained[1].dropped, 1u);
 }
 
-TEST(Timeline, SharesTimeAmongEqualParts) {
+TEST(Timeline, DividesTimeIntoEqualParts) {
   const auto timeline = make_timeline({trace_of({steps(TraceKind::step, 100, 250), steps(TraceKind::read, 250, 300)}),
                                        trace_of({}), trace_of({reads(TraceKind::pack, 260, 270)})},
                                       4);
@@ -118,13 +118,13 @@ TEST(Timeline, SharesTimeAmongEqualParts) {
   EXPECT_THAT(timeline.rows[1].parts[3][of(TraceKind::pack)], DoubleNear(10, 1e-6));
 }
 
-TEST(Timeline, IsEmptyWhereNothingWasRecorded) {
+TEST(Timeline, IsEmptyIfNothingWasRecorded) {
   const auto timeline = make_timeline({Trace{}, Trace{}}, 3);
   EXPECT_TRUE(timeline.rows.empty());
   EXPECT_GT(timeline.end_ns, timeline.begin_ns);
 }
 
-TEST(MemoryInParts, HasTheMostInEachPartAndGoesOnWithWhatWasThere) {
+TEST(MemoryInParts, HasTheMaximumOfEachPartAndCarriesTheLastValueForward) {
   auto trace = trace_of({steps(TraceKind::step, 0, 400)});
   trace.memory = {{0, 10, 5}, {0, 20, 9}, {0, 30, 7}, {0, 350, 1}, {0, 400, 3}};
   const auto timeline = make_timeline({trace, Trace{}}, 4);

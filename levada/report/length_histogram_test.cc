@@ -18,7 +18,7 @@ LengthHistogram histogram_of(const std::vector<std::int64_t>& lengths) {
   return histogram;
 }
 
-TEST(LengthHistogram, KnowsTheExtremesAndTheMeanExactly) {
+TEST(LengthHistogram, ExtremesAndMeanAreExact) {
   const auto histogram = histogram_of({7, 1, 1000, 0});
   EXPECT_EQ(histogram.shortest(), 0);
   EXPECT_EQ(histogram.longest(), 1000);
@@ -27,7 +27,7 @@ TEST(LengthHistogram, KnowsTheExtremesAndTheMeanExactly) {
   EXPECT_TRUE(histogram_of({}).rows(10).empty());
 }
 
-TEST(LengthHistogram, KnowsQuantilesNearly) {
+TEST(LengthHistogram, QuantilesAreApproximate) {
   std::vector<std::int64_t> lengths(100'000);
   std::iota(lengths.begin(), lengths.end(), 1);
   const auto histogram = histogram_of(lengths);
@@ -58,7 +58,7 @@ TEST(LengthHistogram, CountsEveryLengthInItsRow) {
   }
 }
 
-TEST(LengthHistogram, TakesTheFinestRowsThatFit) {
+TEST(LengthHistogram, UsesTheFinestRowsThatFit) {
   EXPECT_THAT(histogram_of({5, 5}).rows(10), ElementsAre(Row{5, 5, 2, 10}));
   EXPECT_THAT(histogram_of({100, 100}).rows(10), ElementsAre(Row{100, 100, 2, 200}));
   EXPECT_THAT(histogram_of({64, 100, 127}).rows(8).size(), 8);

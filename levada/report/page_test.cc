@@ -69,7 +69,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-TEST(FeedPage, CarriesALineAndARowForEveryRank) {
+TEST(FeedPage, HasALineAndARowForEveryRank) {
   const auto data = data_of(feed_of(4));
   EXPECT_EQ(data["timelines"]["step"]["rows"].size(), 4u);
   EXPECT_EQ(data["timelines"]["reader"]["rows"].size(), 1u);
@@ -81,7 +81,7 @@ TEST(FeedPage, CarriesALineAndARowForEveryRank) {
   EXPECT_EQ(data["ranks"][2]["shares"][0], 3333) << "a third of its time, storage was read";
 }
 
-TEST(FeedPage, CarriesSharesThatAddUp) {
+TEST(FeedPage, SharesAddUp) {
   const auto data = data_of(feed_of(3));
   for (const auto& row : data["timelines"]["step"]["rows"]) {
     ASSERT_EQ(row["shares"].size(), data["timelines"]["parts"]);
@@ -111,7 +111,7 @@ TEST(FeedPage, StaysSmallWithManyRanks) {
   EXPECT_LT(feed_page(feed.report, feed.history).size(), 1u << 20);
 }
 
-TEST(FeedPage, ShowsTheRanksThatWaitedMost) {
+TEST(FeedPage, ShowsTheRanksThatWaitedLongest) {
   auto feed = feed_of(100);
   for (auto& span : feed.history.traces[99].spans) span.kind = TraceKind::step;
   const auto rows = data_of(feed)["timelines"]["step"]["rows"];
@@ -120,7 +120,7 @@ TEST(FeedPage, ShowsTheRanksThatWaitedMost) {
   EXPECT_EQ(data_of(feed)["timelines"]["step"]["rows"][48]["rank"], 99);
 }
 
-TEST(FeedPage, NamesAFullQueueBackPressureAndPalesIt) {
+TEST(FeedPage, ShowsAFullQueueAsPaleBackPressure) {
   auto feed = feed_of(2);
   for (auto& trace : feed.history.traces) {
     for (auto& span : trace.spans) span.kind = TraceKind::room;
@@ -130,7 +130,7 @@ TEST(FeedPage, NamesAFullQueueBackPressureAndPalesIt) {
   EXPECT_THAT(page, HasSubstr("#readers .k-room { fill: var(--idle)"));
 }
 
-TEST(FeedPage, LoadsNothingFromElsewhere) {
+TEST(FeedPage, LoadsNoExternalResources) {
   auto page = feed_page(feed_of(2).report, {});
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
   page.replace(page.find("http://www.w3.org/2000/svg"), 26, "the name of SVG");
@@ -139,7 +139,7 @@ TEST(FeedPage, LoadsNothingFromElsewhere) {
   }
 }
 
-TEST(FeedPage, CannotBeEndedByWhatItCarries) {
+TEST(FeedPage, EscapesDataThatWouldEndTheScript) {
   const std::string hostile = "</script><img src=x onerror=\"alert('x')\">&\xff@DATA@";
   auto feed = feed_of(2);
   feed.report.mesh = feed.report.readers = feed.report.engine_choice = hostile;
@@ -169,7 +169,7 @@ TEST(FeedPage, ShowsTheFirstPipelinesOfMany) {
   EXPECT_EQ(page["more_pipelines"], 19);
 }
 
-TEST(FeedPage, SaysWhatIsMissing) {
+TEST(FeedPage, ReportsDroppedSpansAndSilentRanks) {
   auto feed = feed_of(3);
   feed.history.traces[2] = {};
   feed.history.traces[0].dropped = 12;
@@ -177,7 +177,7 @@ TEST(FeedPage, SaysWhatIsMissing) {
   EXPECT_EQ(data_of(feed)["recording"], Json::parse(R"({"dropped": 12, "silent": 1, "stride": 8})"));
 }
 
-TEST(FeedPage, IsThereWithoutAnythingRecorded) {
+TEST(FeedPage, IsWrittenWithoutARecording) {
   FeedReport report;
   report.ranks.emplace_back();
   const auto data = Json::parse(feed_json(report, {})).at("feed");
@@ -186,7 +186,7 @@ TEST(FeedPage, IsThereWithoutAnythingRecorded) {
   EXPECT_TRUE(data["timelines"]["step"]["rows"].empty() && data["edges"]["rows"].empty());
 }
 
-TEST(FeedPage, CarriesHowTheWorkOfStepsWasDivided) {
+TEST(FeedPage, ShowsTheBalanceOfSteps) {
   auto feed = feed_of(2);
   EXPECT_FALSE(data_of(feed).contains("balance"));
   feed.report.balance.emplace(BalanceReport{.by = {.cost = SampleCost::parse("flops"), .max_tokens = 100}, .ranks = 2});
@@ -197,7 +197,7 @@ TEST(FeedPage, CarriesHowTheWorkOfStepsWasDivided) {
   EXPECT_THAT(data["balance_text"].get<std::string>(), HasSubstr("unbalanced 1.500x"));
 }
 
-TEST(Bottleneck, NamesWhatRanksWaitedForAndWhoCausedIt) {
+TEST(Bottleneck, NamesTheWaitAndTheRankThatCausedIt) {
   const auto finding = [](TraceKind reason) {
     const auto feed = feed_of(3, reason);
     return find_bottleneck(feed.report, feed.history.traces);
@@ -207,7 +207,7 @@ TEST(Bottleneck, NamesWhatRanksWaitedForAndWhoCausedIt) {
   EXPECT_THAT(finding(TraceKind::memory), HasSubstr("rank 0 waited for memory"));
 }
 
-TEST(Bottleneck, SaysThatThereIsNone) {
+TEST(Bottleneck, ReportsThatThereIsNone) {
   auto feed = feed_of(2);
   for (auto& rank : feed.report.ranks) rank.wait_seconds = 0.0015;
   EXPECT_EQ(find_bottleneck(feed.report, feed.history.traces),
@@ -215,7 +215,7 @@ TEST(Bottleneck, SaysThatThereIsNone) {
   EXPECT_EQ(find_bottleneck(feed.report, {}), "");
 }
 
-TEST(Bottleneck, SaysWhatAReadersPipelineWaitedFor) {
+TEST(Bottleneck, NamesTheWaitOfAReadersPipeline) {
   const auto feed = feed_of(3);
   const PipelineReport pipeline{.rank = 0, .json = "{}", .finding = "parse is the bottleneck.", .processes = {}};
   EXPECT_EQ(find_bottleneck(feed.report, feed.history.traces, {pipeline}),

@@ -31,18 +31,18 @@ PipelineReport example() {
   return pipeline;
 }
 
-TEST(PipelineReport, IsTheSameAfterItsWayToRankZero) {
+TEST(PipelineReport, RoundTrips) {
   EXPECT_EQ(decode_pipeline(encode(example())), example());
 }
 
-TEST(PipelineReport, RefusesBytesThatAreCutShort) {
+TEST(PipelineReport, RejectsTruncatedBytes) {
   const Bytes good = encode(example());
   for (std::size_t size = 0; size < good.size(); ++size) {
     EXPECT_THROW(decode_pipeline(ByteView(good).first(size)), CorruptMessage) << size;
   }
 }
 
-TEST(PipelineTrace, HasAProcessForEachAndATrackForEachOfItsStages) {
+TEST(PipelineTrace, HasATrackForEveryStageOfEveryProcess) {
   const auto json = Json::parse(trace_json({}, {}, {example()}));
   std::map<int, std::string> processes;
   std::vector<std::string> tracks, spans;
@@ -65,7 +65,7 @@ TEST(PipelineTrace, HasAProcessForEachAndATrackForEachOfItsStages) {
   EXPECT_EQ(rates.begin()->second, 500.0);
 }
 
-TEST(PipelineTrace, LeavesOutWhatIsOfNoStage) {
+TEST(PipelineTrace, OmitsSpansThatBelongToNoStage) {
   auto pipeline = example();
   for (const std::int32_t stage : {-1, 3, INT32_MAX}) {
     pipeline.processes[1].trace.spans.push_back({.stage = stage, .begin_ns = 1, .duration_ns = 1});

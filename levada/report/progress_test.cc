@@ -7,7 +7,7 @@
 namespace levada::report {
 namespace {
 
-TEST(Progress, ShowsABarWithWhatIsDoneAndLeft) {
+TEST(Progress, ShowsABarWithDoneAndRemaining) {
   const Progress half{"feeding", 50, 100, "50 of 100 steps", 10};
   EXPECT_EQ(render_progress(half, 80), "feeding [███████████████               ]  50%  50 of 100 steps, 0:10 left");
 }
@@ -29,11 +29,11 @@ TEST(Progress, DoesNotGoBeyondTheEnd) {
   EXPECT_EQ(render_progress(beyond, 80), "indexing [██████████████████████████████] 100%  9 B");
 }
 
-TEST(Progress, SaysHowFarItIsWhereNobodyKnowsTheEnd) {
+TEST(Progress, ShowsThePositionIfTheEndIsUnknown) {
   EXPECT_EQ(render_progress({"feeding", 5, {}, "5 steps", 1}, 80), "feeding  5 steps");
 }
 
-TEST(ProgressLine, SaysNothingWhereStandardErrorIsNoTerminal) {
+TEST(ProgressLine, PrintsNothingIfStandardErrorIsNotATerminal) {
   ::testing::internal::CaptureStderr();
   {
     ProgressLine line("feeding");

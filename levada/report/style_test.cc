@@ -28,13 +28,13 @@ TEST(Numbers, AreRoundedToTheUnitThatFits) {
   EXPECT_EQ(in_thousands(12.34e6), "12.3 M");
 }
 
-TEST(Numbers, TakeAnSUnlessThereIsOne) {
+TEST(Numbers, ArePluralUnlessTheCountIsOne) {
   EXPECT_EQ(counted(1, "rank"), "1 rank");
   EXPECT_EQ(counted(0, "rank"), "0 ranks");
   EXPECT_EQ(counted(1024, "step"), "1,024 steps");
 }
 
-TEST(Numbers, TellLongTimesInMinutes) {
+TEST(Numbers, ShowLongTimesInMinutes) {
   EXPECT_EQ(format_seconds(0.0032), "3.2 ms");
   EXPECT_EQ(format_seconds(125.2), "2:05 min");
 }
@@ -49,7 +49,7 @@ TEST(Fact, HasItsNameInAColumn) {
   EXPECT_EQ(fact({}, "data", 5, "8 samples"), "  data   8 samples\n");
 }
 
-TEST(Bar, ShowsASliverForWhatIsLittleButNotNothing) {
+TEST(Bar, ShowsASliverForASmallNonzeroShare) {
   EXPECT_EQ(bar_of(0, 10), "");
   EXPECT_EQ(bar_of(1e-9, 10), "▏");
   EXPECT_EQ(bar_of(0.25, 10), "██▌");

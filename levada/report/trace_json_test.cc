@@ -81,7 +81,7 @@ std::vector<Json> events_of(const Json& json, const std::string& phase) {
   return events;
 }
 
-TEST(TraceJson, IsWhatAViewerReads) {
+TEST(TraceJson, HasTheFormatThatViewersRead) {
   expect_valid(Json::parse(trace_json(two_ranks(), two_traces())));
   expect_valid(Json::parse(trace_json(two_ranks(), {Trace{}, Trace{}})));
   expect_valid(Json::parse(trace_json(two_ranks(), {})));
@@ -97,7 +97,7 @@ TEST(TraceJson, NamesAProcessForEachRankAndItsThreads) {
   EXPECT_THAT(names["thread_name"], testing::ElementsAre("step", "reader", "step"));
 }
 
-TEST(TraceJson, GivesTimesInMicrosecondsFromTheFirstMomentOn) {
+TEST(TraceJson, TimesAreMicrosecondsSinceTheFirstEvent) {
   const auto spans = events_of(Json::parse(trace_json(two_ranks(), two_traces())), "X");
   ASSERT_EQ(spans.size(), 5u);
   EXPECT_EQ(spans[0]["name"], "reading storage");
@@ -110,7 +110,7 @@ TEST(TraceJson, GivesTimesInMicrosecondsFromTheFirstMomentOn) {
   EXPECT_EQ(spans[3]["args"], (Json{{"step", 5}, {"rank", 0}}));
 }
 
-TEST(TraceJson, DrawsAnArrowFromThePackedBatchToEachStepOnIt) {
+TEST(TraceJson, DrawsAnArrowFromAPackedBatchToEachOfItsSteps) {
   const auto json = Json::parse(trace_json(two_ranks(), two_traces()));
   const auto from = events_of(json, "s"), to = events_of(json, "f");
   ASSERT_EQ(from.size(), 2u);
@@ -129,7 +129,7 @@ TEST(TraceJson, CountsMemoryInUse) {
   EXPECT_EQ(counters[0]["ts"], 1.0);
 }
 
-TEST(TraceJson, SurvivesNamesThatAreHostile) {
+TEST(TraceJson, EscapesHostileNames) {
   auto report = two_ranks();
   report.mesh = "\xff\"\n</script>";
   report.ranks[1].coordinates = {{"\"},{\\ \xc3", 1}};

@@ -7,7 +7,7 @@
 namespace levada {
 namespace {
 
-TEST(TensorCodec, GivesBackWhatWasWritten) {
+TEST(TensorCodec, RoundTrips) {
   ByteWriter out;
   put_dtype(out, dtypes::bfloat16);
   put_shape(out, {8, -1, 4096});
@@ -21,14 +21,14 @@ TEST(TensorCodec, GivesBackWhatWasWritten) {
   EXPECT_NO_THROW(in.expect_end());
 }
 
-TEST(TensorCodec, RefusesADTypeThatIsNotKnown) {
+TEST(TensorCodec, RejectsAnUnknownDType) {
   ByteWriter out;
   put_dtype(out, {99, 8});
   ByteReader in(out.view());
   EXPECT_THROW(get_dtype(in), CorruptMessage);
 }
 
-TEST(TensorCodec, RefusesMoreDimensionsThanThereMayBe) {
+TEST(TensorCodec, RejectsTooManyDimensions) {
   ByteWriter out;
   put_shape(out, {1, 2});
   EXPECT_EQ(ByteReader(out.view()).get<std::uint8_t>(), 2);
@@ -39,7 +39,7 @@ TEST(TensorCodec, RefusesMoreDimensionsThanThereMayBe) {
   EXPECT_THROW(get_shape(large), CorruptMessage);
 }
 
-TEST(TensorCodec, RefusesAShapeThatIsCutShort) {
+TEST(TensorCodec, RejectsATruncatedShape) {
   ByteWriter out;
   put_shape(out, {1, 2});
   ByteReader in(out.view().first(out.size() - 1));

@@ -91,7 +91,7 @@ TYPED_TEST(DlpackForms, MayLackADeleter) {
   EXPECT_EQ(tensor.as<std::int32_t>()[1], 1);
 }
 
-TEST(Dlpack, RefusesAnEmptyHandle) {
+TEST(Dlpack, RejectsAnEmptyHandle) {
   EXPECT_THROW(from_dlpack(Handle()), InvalidArgument);
   EXPECT_THROW(from_dlpack(HandleVersioned()), InvalidArgument);
 }
@@ -106,7 +106,7 @@ TEST(Dlpack, RespectsTheReadOnlyFlag) {
   EXPECT_THROW(to_dlpack(tensor), InvalidArgument);
 }
 
-TEST(Dlpack, DeletesAnotherMajorVersionUnread) {
+TEST(Dlpack, DeletesAnotherMajorVersionWithoutReadingIt) {
   Foreign<ManagedVersioned> foreign;
   foreign.managed.major = 2;
   foreign.managed.tensor.shape = reinterpret_cast<std::int64_t*>(1);
@@ -114,14 +114,14 @@ TEST(Dlpack, DeletesAnotherMajorVersionUnread) {
   EXPECT_EQ(foreign.deleted, 1);
 }
 
-TEST(Dlpack, RefusesPaddedSubByteTypes) {
+TEST(Dlpack, RejectsPaddedSubByteTypes) {
   Foreign<ManagedVersioned> foreign;
   foreign.managed.tensor.dtype = dtypes::float4_e2m1fn;
   foreign.managed.flags = flag_subbyte_padded;
   EXPECT_THROW(from_dlpack(foreign.handle()), Unsupported);
 }
 
-TEST(Dlpack, GivesOutTensorsThatKeepTheirMemory) {
+TEST(Dlpack, ExportedTensorsKeepTheirMemoryAlive) {
   auto tensor = Tensor::of<std::int32_t>({2, 3}, {0, 1, 2, 3, 4, 5});
   const std::weak_ptr<const void> memory = tensor.owner();
   auto versioned = to_dlpack_versioned(tensor);
@@ -137,7 +137,7 @@ TEST(Dlpack, GivesOutTensorsThatKeepTheirMemory) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST(Dlpack, GivesBackWhatItGaveOut) {
+TEST(Dlpack, ExportRoundTrips) {
   for (const auto& dtype : {dtypes::bfloat16, dtypes::float8_e5m2fnuz, dtypes::float4_e2m1fn, dtypes::boolean}) {
     for (const auto& shape : {Shape{}, Shape{5}, Shape{3, 0}, Shape{2, 3, 4}}) {
       const auto tensor = Tensor::zeros(dtype, shape);

@@ -8,7 +8,7 @@
 namespace levada {
 namespace {
 
-TEST(DType, IsNamedAndReadBackForEveryDlpackType) {
+TEST(DType, NameRoundTripsForEveryDlpackType) {
   for (auto dtype : all_dtypes) {
     EXPECT_TRUE(dtype.is_known()) << dtype.name();
     EXPECT_EQ(DType::parse(dtype.name()), dtype) << dtype.name();
@@ -18,7 +18,7 @@ TEST(DType, IsNamedAndReadBackForEveryDlpackType) {
   }
 }
 
-TEST(DType, HasTheNamesThatFrameworksUse) {
+TEST(DType, UsesTheNamesOfFrameworks) {
   EXPECT_EQ(dtypes::bfloat16.name(), "bfloat16");
   EXPECT_EQ(dtypes::float8_e4m3fn.name(), "float8_e4m3fn");
   EXPECT_EQ(dtypes::boolean.name(), "bool");
@@ -26,14 +26,14 @@ TEST(DType, HasTheNamesThatFrameworksUse) {
   EXPECT_EQ((DType{5, 64, 2}).name(), "complex64x2");
 }
 
-TEST(DType, RefusesNamesOfNoType) {
+TEST(DType, RejectsUnknownNames) {
   for (const auto* name : {"", "x", "x4", "float", "int63", "int64x", "int64x0", "int64x1", "int64x04", "int64x65536",
                            "Int64", " int64", "comple64", "complexx64"}) {
     EXPECT_THROW(DType::parse(name), InvalidArgument) << name;
   }
 }
 
-TEST(DType, KnowsNoHandlesNoLanesAndNoOddWidths) {
+TEST(DType, RejectsHandlesLanesAndOddWidths) {
   EXPECT_FALSE((DType{3, 64}).is_known());
   EXPECT_FALSE((DType{2, 32, 0}).is_known());
   EXPECT_FALSE((DType{2, 8}).is_known());
@@ -52,7 +52,7 @@ TEST(DType, PacksElementsSmallerThanAByte) {
   EXPECT_EQ(dtypes::complex128.bytes(3), 48U);
 }
 
-TEST(DType, BelongsToACppType) {
+TEST(DType, MapsToACppType) {
   EXPECT_EQ(dtype_of<std::int64_t>(), dtypes::int64);
   EXPECT_EQ(dtype_of<std::uint8_t>(), dtypes::uint8);
   EXPECT_EQ(dtype_of<float>(), dtypes::float32);

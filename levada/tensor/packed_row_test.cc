@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(PackedRow, HoldsSegmentsAtTheirBeginsAndPaddingBetweenAndBehindThem) {
+TEST(PackedRow, PlacesSegmentsAtTheirBeginsAndPadsTheRest) {
   const auto first = Tensor::of<std::int32_t>({3}, {1, 2, 3});
   const auto second = Tensor::of<std::int32_t>({1}, {4});
   const std::int32_t ignored = -100;
@@ -36,7 +36,7 @@ TEST(PackedRow, CopiesStridedSegmentsOfSeveralDimensions) {
   EXPECT_THAT(row.as<std::int16_t>(), ElementsAre(1, 2, 5, 6, 2, 1));
 }
 
-TEST(PackedRow, SegmentsThatDifferInMoreThanTheirLengthAreRefused) {
+TEST(PackedRow, RejectsSegmentsThatDifferInMoreThanTheirLength) {
   const auto first = Tensor::zeros(dtypes::int32, {3, 2});
   const auto refused = [&](const Tensor& second, const char* why) {
     EXPECT_THAT(([&] {

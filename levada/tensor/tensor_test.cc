@@ -33,21 +33,21 @@ TEST(Shape, CountsElements) {
   EXPECT_EQ((Shape{2, 0, 4}).element_count(), 0U);
 }
 
-TEST(Shape, HasNoCountWhereItCannotBe) {
+TEST(Shape, HasNoCountIfNegativeOrOverflowing) {
   EXPECT_EQ((Shape{2, -1}).element_count(), std::nullopt);
   EXPECT_EQ((Shape{huge, 3}).element_count(), std::nullopt);
   EXPECT_EQ((Shape{0, huge, huge}).element_count(), std::nullopt);
   EXPECT_EQ((Shape{0, -1}).element_count(), std::nullopt);
 }
 
-TEST(Shape, GivesContiguousStridesAndText) {
+TEST(Shape, ReturnsContiguousStridesAndText) {
   EXPECT_EQ((Shape{2, 3, 4}).contiguous_strides(), (Shape{12, 4, 1}));
   EXPECT_EQ((Shape{2, 0, 4}).contiguous_strides(), (Shape{4, 4, 1}));
   EXPECT_EQ((Shape{8, 4096}).to_string(), "[8, 4096]");
   EXPECT_EQ(Shape{}.to_string(), "[]");
 }
 
-TEST(Shape, RefusesASeventeenthDimension) {
+TEST(Shape, RejectsASeventeenthDimension) {
   Shape shape(std::vector<std::int64_t>(16, 1));
   EXPECT_THROW(shape.push_back(1), InvalidArgument);
   EXPECT_THROW(Shape(std::vector<std::int64_t>(17, 1)), InvalidArgument);
@@ -62,7 +62,7 @@ TEST(Tensor, OwnsAlignedMemory) {
   }
 }
 
-TEST(Tensor, IsMadeOfValues) {
+TEST(Tensor, IsCreatedFromValues) {
   const auto tensor = Tensor::of<std::int64_t>({2, 2}, {1, 2, 3, 4});
   EXPECT_EQ(tensor.as<std::int64_t>()[3], 4);
   EXPECT_EQ(tensor.dtype(), dtypes::int64);
@@ -78,7 +78,7 @@ TEST(Tensor, MayHaveNoDimensionsOrNoElements) {
   EXPECT_EQ(Tensor::copy_of(empty).shape(), (Shape{3, 0, 2}));
 }
 
-TEST(Tensor, RefusesWritingWhereOthersLook) {
+TEST(Tensor, RejectsWritesToForeignMemory) {
   auto mine = counting({4});
   mine.mutable_as<std::int32_t>()[0] = 7;
   EXPECT_EQ(mine.as<std::int32_t>()[0], 7);
@@ -86,26 +86,26 @@ TEST(Tensor, RefusesWritingWhereOthersLook) {
   EXPECT_THROW(theirs.mutable_bytes(), InvalidArgument);
 }
 
-TEST(Tensor, KeepsItsMemoryInSlices) {
+TEST(Tensor, SlicesKeepTheMemoryAlive) {
   Tensor slice;
   { slice = counting({4, 3}).slice(0, 1, 3); }
   EXPECT_EQ(elements(slice), (std::vector<std::int32_t>{3, 4, 5, 6, 7, 8}));
   EXPECT_TRUE(slice.is_writable());
 }
 
-TEST(TensorView, RefusesAnotherTypeThanItsOwn) {
+TEST(TensorView, RejectsAnotherElementType) {
   const auto tensor = counting({4});
   EXPECT_THROW(tensor.as<std::int64_t>(), InvalidArgument);
   EXPECT_THROW(tensor.as<float>(), InvalidArgument);
 }
 
-TEST(TensorView, RefusesElementsAtOddAddresses) {
+TEST(TensorView, RejectsMisalignedElements) {
   alignas(8) const std::array<std::byte, 16> memory{};
   EXPECT_EQ(TensorView(dtypes::int64, {1}, memory.data()).as<std::int64_t>()[0], 0);
   EXPECT_THROW(TensorView(dtypes::int64, {1}, memory.data() + 1).as<std::int64_t>(), InvalidArgument);
 }
 
-TEST(TensorView, RefusesShapesAndStridesBeyondMemory) {
+TEST(TensorView, RejectsShapesAndStridesBeyondMemory) {
   EXPECT_THROW(TensorView(dtypes::int32, {-1}, nullptr), InvalidArgument);
   EXPECT_THROW(TensorView(dtypes::int32, {huge}, nullptr), InvalidArgument);
   EXPECT_THROW(TensorView(dtypes::int32, {4}, {huge}, nullptr), InvalidArgument);
@@ -113,7 +113,7 @@ TEST(TensorView, RefusesShapesAndStridesBeyondMemory) {
   EXPECT_THROW(TensorView(dtypes::int32, {4, 4}, {1}, nullptr), InvalidArgument);
 }
 
-TEST(TensorView, RefusesStridesWithinBytes) {
+TEST(TensorView, RejectsStridesWithinBytes) {
   const std::array<std::byte, 8> memory{};
   EXPECT_NO_THROW(TensorView(dtypes::float4_e2m1fn, {4, 4}, {4, 1}, memory.data()));
   EXPECT_THROW(TensorView(dtypes::float4_e2m1fn, {4, 2}, {4, 1}, memory.data()), InvalidArgument);
@@ -121,14 +121,14 @@ TEST(TensorView, RefusesStridesWithinBytes) {
   EXPECT_NO_THROW(TensorView(dtypes::float4_e2m1fn, {16}, memory.data()).slice(0, 0, 16));
 }
 
-TEST(TensorView, RefusesBytesOfAnotherDevice) {
+TEST(TensorView, RejectsBytesOfAnotherDevice) {
   const TensorView view(dtypes::int32, {4}, nullptr, Device{2, 0});
   EXPECT_THROW(view.bytes(), InvalidArgument);
   std::array<std::byte, 16> to{};
   EXPECT_THROW(copy_elements(view, to.data()), InvalidArgument);
 }
 
-TEST(TensorView, RefusesSlicesOutOfRange) {
+TEST(TensorView, RejectsSlicesOutOfRange) {
   const auto tensor = counting({4, 3});
   EXPECT_THROW(tensor.slice(2, 0, 1), InvalidArgument);
   EXPECT_THROW(tensor.slice(0, -1, 1), InvalidArgument);
@@ -137,13 +137,13 @@ TEST(TensorView, RefusesSlicesOutOfRange) {
   EXPECT_EQ(tensor.slice(1, 2, 2).shape(), (Shape{4, 0}));
 }
 
-TEST(TensorView, IsContiguousWhateverTheStrideOfASingleElement) {
+TEST(TensorView, TheStrideOfASingleElementDoesNotAffectContiguity) {
   const auto tensor = counting({4});
   EXPECT_TRUE(TensorView(dtypes::int32, {1, 4}, {99, 1}, tensor.bytes().data()).is_contiguous());
   EXPECT_FALSE(TensorView(dtypes::int32, {2, 2}, {1, 2}, tensor.bytes().data()).is_contiguous());
 }
 
-TEST(CopyElements, TurnsATransposedTensorRound) {
+TEST(CopyElements, CopiesATransposedTensor) {
   const auto tensor = counting({2, 3});
   const TensorView transposed(dtypes::int32, {3, 2}, {1, 3}, tensor.bytes().data());
   EXPECT_EQ(elements(transposed), (std::vector<std::int32_t>{0, 3, 1, 4, 2, 5}));
@@ -155,7 +155,7 @@ TEST(CopyElements, RepeatsAlongAZeroStride) {
   EXPECT_EQ(elements(repeated), (std::vector<std::int32_t>{0, 0, 0, 1, 1, 1}));
 }
 
-TEST(CopyElements, WalksBackAlongANegativeStride) {
+TEST(CopyElements, CopiesAlongANegativeStride) {
   const auto tensor = counting({2, 3});
   const TensorView reversed(dtypes::int32, {2, 3}, {-3, -1}, tensor.bytes().data() + 5 * sizeof(std::int32_t));
   EXPECT_EQ(elements(reversed), (std::vector<std::int32_t>{5, 4, 3, 2, 1, 0}));
@@ -185,7 +185,7 @@ std::vector<std::int32_t> by_index(const TensorView& view) {
   return values;
 }
 
-TEST(CopyElements, IsRightForEveryOrderSignAndCutOfDimensions) {
+TEST(CopyElements, IsCorrectForEveryOrderSignAndSliceOfDimensions) {
   const auto tensor = counting({3, 4, 2, 5});
   std::vector<std::size_t> order = {0, 1, 2, 3};
   do {

@@ -52,7 +52,7 @@ void reseal(Bytes& bytes) {
   std::memcpy(bytes.data() + 56, &hash, 8);
 }
 
-TEST(CodecProperty, AnyTreeComesBackBitForBit) {
+TEST(CodecProperty, AnyTreeRoundTripsBitForBit) {
   RandomTrees trees(3);
   for (int i = 0; i < 500; ++i) {
     const auto tree = trees.next();
@@ -79,7 +79,7 @@ TEST(CodecProperty, AnyLeafIsFoundByItsPath) {
   }
 }
 
-TEST(CodecProperty, NoTruncationIsTakenForAMessage) {
+TEST(CodecProperty, EveryTruncationIsRejected) {
   RandomTrees trees(5);
   for (int i = 0; i < 20; ++i) {
     const auto bytes = encode_tree(trees.next(), as_bytes("envelope"));
@@ -89,7 +89,7 @@ TEST(CodecProperty, NoTruncationIsTakenForAMessage) {
   }
 }
 
-TEST(CodecProperty, NoBitOfPrefixAndBodyTurnsUnnoticed) {
+TEST(CodecProperty, EveryBitFlipInPrefixAndBodyIsDetected) {
   RandomTrees trees(6);
   const auto bytes = encode_tree(trees.next(), as_bytes("envelope"));
   std::uint64_t body = 0;
@@ -102,7 +102,7 @@ TEST(CodecProperty, NoBitOfPrefixAndBodyTurnsUnnoticed) {
 }
 
 // With the hash recomputed: a message that an attacker could send.
-TEST(CodecProperty, AnyChangeToTheBodyGivesATreeOrAnError) {
+TEST(CodecProperty, AnyChangeToTheBodyYieldsATreeOrAnError) {
   RandomTrees trees(7);
   int taken = 0;
   int refused = 0;
@@ -129,7 +129,7 @@ TEST(CodecProperty, AnyChangeToTheBodyGivesATreeOrAnError) {
   EXPECT_GT(refused, 100);
 }
 
-TEST(CodecProperty, NoiseIsNoMessage) {
+TEST(CodecProperty, NoiseIsRejected) {
   RandomTrees trees(8);
   for (int i = 0; i < 1000; ++i) {
     Bytes bytes(trees.below(300));
@@ -138,7 +138,7 @@ TEST(CodecProperty, NoiseIsNoMessage) {
   }
 }
 
-TEST(CodecProperty, FlatteningAfterAnyOtherTreeGivesTheSame) {
+TEST(CodecProperty, FlatteningDoesNotDependOnThePreviousTree) {
   RandomTrees trees(9);
   FlatTree previous;
   for (int i = 0; i < 300; ++i) {

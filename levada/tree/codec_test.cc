@@ -78,7 +78,7 @@ void set_placed(Bytes& bytes, std::int64_t rows, std::int64_t columns, std::uint
   seal(bytes);
 }
 
-TEST(Codec, GivesBackWhatWasEncoded) {
+TEST(Codec, RoundTrips) {
   SchemaCache cache;
   const auto message = read(encode_tree(sample(), as_bytes("step 7")), cache);
   EXPECT_EQ(as_text(message.envelope), "step 7");
@@ -92,7 +92,7 @@ TEST(Codec, SendsAliasedTensorsOnce) {
   EXPECT_EQ(tree.tensor("mask").view().data(), tree.tensor("same").view().data());
 }
 
-TEST(Codec, GivesTensorsThatKeepTheMessageAndAreReadOnly) {
+TEST(Codec, DecodedTensorsKeepTheMessageAliveAndAreReadOnly) {
   SchemaCache cache;
   auto owner = std::make_shared<Bytes>(encode_tree(sample()));
   auto message = read_message(*owner, owner, cache);
@@ -135,7 +135,7 @@ TEST(Codec, SendsTheSchemaOnlyOnce) {
   EXPECT_EQ(unflatten(message.content), unflatten(flat));
 }
 
-TEST(Codec, TakesLeavesOnEitherSideOfTheBody) {
+TEST(Codec, AcceptsLeavesOnEitherSideOfTheBody) {
   const auto flat = flatten(Tree::list({Tensor::of<std::int32_t>({2}, {1, 2}), Tensor::of<std::int32_t>({1}, {3})}));
   Bytes memory(1024);
   const std::vector<PlacedTensor> placed = {{{2}, 640}, {{1}, 64}};
@@ -149,7 +149,7 @@ TEST(Codec, TakesLeavesOnEitherSideOfTheBody) {
   EXPECT_EQ(unflatten(read(memory, cache).content), unflatten(flat));
 }
 
-TEST(WriteMessage, RefusesWhatDoesNotFit) {
+TEST(WriteMessage, RejectsLeavesAndPlacesThatDoNotFit) {
   const auto flat = flatten(Tree::list({Tensor::of<std::int32_t>({2}, {1, 2}), "text"}));
   const auto refused = [&flat](std::size_t memory, std::size_t body, const PlacedTensor& tensor,
                                const std::vector<Leaf>& leaves) {
@@ -178,7 +178,7 @@ TEST(WriteMessage, RefusesWhatDoesNotFit) {
   EXPECT_THROW(write_message(to, 128, {}, flat.schema, true, leaves, {}), InvalidArgument);
 }
 
-TEST(ReadMessage, RefusesAPrefixThatLies) {
+TEST(ReadMessage, RejectsAFalsePrefix) {
   const auto good = one_tensor();
   const auto with = [&good](std::size_t at, auto value, const std::string& what) {
     auto bytes = good;
@@ -197,13 +197,13 @@ TEST(ReadMessage, RefusesAPrefixThatLies) {
   with(at_hash, std::uint64_t{0}, "its hash");
 }
 
-TEST(ReadMessage, RefusesBytesBehindAMessage) {
+TEST(ReadMessage, RejectsBytesAfterAMessage) {
   auto bytes = one_tensor();
   bytes.push_back({});
   expect_corrupt(bytes, "bytes instead of");
 }
 
-TEST(ReadMessage, RefusesLeavesThatCannotLieThere) {
+TEST(ReadMessage, RejectsLeavesAtInvalidOffsets) {
   const auto placed = [](std::int64_t rows, std::int64_t columns, std::uint64_t offset, const std::string& what) {
     auto bytes = one_tensor();
     set_placed(bytes, rows, columns, offset);
@@ -223,7 +223,7 @@ TEST(ReadMessage, RefusesLeavesThatCannotLieThere) {
   placed(0, -1, 64, "impossible shape");
 }
 
-TEST(ReadMessage, TakesAnEmptyLeafAtTheVeryEnd) {
+TEST(ReadMessage, AcceptsAnEmptyLeafAtTheEnd) {
   auto bytes = one_tensor();
   while (bytes.size() % leaf_alignment != 0) bytes.push_back({});
   set(bytes, at_message_bytes, std::uint64_t{bytes.size()});
@@ -235,14 +235,14 @@ TEST(ReadMessage, TakesAnEmptyLeafAtTheVeryEnd) {
   EXPECT_EQ(std::get<Tensor>(read(bytes, cache).content.leaves[0]).shape(), (Shape{0, 2}));
 }
 
-TEST(ReadMessage, RefusesASchemaOfAnotherFingerprint) {
+TEST(ReadMessage, RejectsASchemaWithAnotherFingerprint) {
   auto bytes = one_tensor();
   set(bytes, at_fingerprint, std::uint64_t{1});
   seal(bytes);
   expect_corrupt(bytes, "whose fingerprint is not the message's");
 }
 
-TEST(ReadMessage, NamesThePlaceInASchemaThatIsNone) {
+TEST(ReadMessage, NamesThePlaceOfAnErrorInASchema) {
   auto bytes = one_tensor();
   const auto body = get<std::uint64_t>(bytes, at_body_offset);
   const auto at = body + 4 + 1 + 4;
@@ -253,28 +253,28 @@ TEST(ReadMessage, NamesThePlaceInASchemaThatIsNone) {
   expect_corrupt(bytes, "a node of unknown kind 99");
 }
 
-TEST(ReadMessage, RefusesBoolsThatAreNeither) {
+TEST(ReadMessage, RejectsBoolsOtherThan0And1) {
   auto bytes = encode_tree(true);
   set(bytes, bytes.size() - 1, std::uint8_t{2});
   seal(bytes);
   expect_corrupt(bytes, "a bool of 2 instead of 0 or 1");
 }
 
-TEST(ReadMessage, RefusesTextLongerThanItsMessage) {
+TEST(ReadMessage, RejectsTextLongerThanItsMessage) {
   auto bytes = encode_tree("text");
   set(bytes, bytes.size() - 8, std::uint32_t{5});
   seal(bytes);
   expect_corrupt(bytes, "5 bytes expected, 4 left");
 }
 
-TEST(ReadMessage, RefusesABodyLongerThanItsLeaves) {
+TEST(ReadMessage, RejectsABodyLongerThanItsLeaves) {
   auto bytes = encode_tree("text");
   set(bytes, bytes.size() - 8, std::uint32_t{3});
   seal(bytes);
   expect_corrupt(bytes, "1 bytes too many");
 }
 
-TEST(ReadMessage, LeavesTheCacheAloneWhenTheMessageIsCorrupt) {
+TEST(ReadMessage, DoesNotCacheTheSchemaOfACorruptMessage) {
   auto bytes = one_tensor();
   const auto fingerprint = get<std::uint64_t>(bytes, at_fingerprint);
   set_placed(bytes, -1, 2, 64);
@@ -283,7 +283,7 @@ TEST(ReadMessage, LeavesTheCacheAloneWhenTheMessageIsCorrupt) {
   EXPECT_FALSE(cache.find(fingerprint));
 }
 
-TEST(SchemaCache, ForgetsTheOldestOfMoreThan64) {
+TEST(SchemaCache, EvictsTheOldestOfMoreThan64) {
   SchemaCache cache;
   std::vector<Schema> schemas;
   for (int i = 0; i < 65; ++i)
@@ -297,7 +297,7 @@ TEST(SchemaCache, ForgetsTheOldestOfMoreThan64) {
   EXPECT_TRUE(cache.find(schemas[64].fingerprint()));
 }
 
-TEST(AddToDigest, IsOfNameShapeAndBytes) {
+TEST(AddToDigest, DependsOnNameShapeAndBytes) {
   const auto tensor = Tensor::of<std::int16_t>({2, 2}, {1, 2, 3, 4});
   Digest digest;
   add_to_digest(digest, tensor);
@@ -307,7 +307,7 @@ TEST(AddToDigest, IsOfNameShapeAndBytes) {
   EXPECT_EQ(digest.hex(), by_hand.hex());
 }
 
-TEST(AddToDigest, IsTheSameHoweverTheTensorIsStrided) {
+TEST(AddToDigest, DoesNotDependOnStrides) {
   const auto tensor = Tensor::of<std::int16_t>({2, 3}, {1, 2, 3, 4, 5, 6});
   const TensorView transposed(dtypes::int16, {3, 2}, {1, 3}, tensor.bytes().data());
   Digest a;

@@ -74,7 +74,7 @@ TEST(Flatten, ListsLeavesDepthFirstByPath) {
   EXPECT_EQ(leaves[3].kind, LeafKind::none);
 }
 
-TEST(Flatten, SeesTensorsThatAreOne) {
+TEST(Flatten, DetectsAliases) {
   const auto one = ones(dtypes::float32, {2, 2});
   const auto flat = flatten(Tree::list({one, one.slice(0, 0, 1), one, ones(dtypes::float32, {2, 2}), one}));
   std::vector<int> aliases;
@@ -82,12 +82,12 @@ TEST(Flatten, SeesTensorsThatAreOne) {
   EXPECT_THAT(aliases, ElementsAre(-1, -1, 0, -1, 0));
 }
 
-TEST(Flatten, TakesEmptyTensorsForDifferentOnes) {
+TEST(Flatten, DoesNotAliasEmptyTensors) {
   const auto one = ones(dtypes::float32, {0});
   EXPECT_EQ(flatten(Tree::list({one, one})).schema.leaves()[1].alias_of, -1);
 }
 
-TEST(Flatten, SeesAliasesAmongManyLeaves) {
+TEST(Flatten, DetectsAliasesAmongManyLeaves) {
   std::vector<Tree> tensors;
   for (int i = 0; i < 100; ++i) tensors.emplace_back(ones(dtypes::int8, {1}));
   for (int i = 0; i < 100; ++i) tensors.push_back(tensors[static_cast<std::size_t>(i)]);
@@ -97,7 +97,7 @@ TEST(Flatten, SeesAliasesAmongManyLeaves) {
   }
 }
 
-TEST(Flatten, SharesThePreviousSchemaOnlyWhereNothingDiffers) {
+TEST(Flatten, SharesThePreviousSchemaOnlyIfNothingDiffers) {
   const auto a = ones(dtypes::float32, {2});
   const auto b = ones(dtypes::float32, {2});
   const auto first = flatten(Tree::dict({{"a", a}, {"b", b}, {"n", 1}}));
@@ -118,28 +118,28 @@ TEST(Flatten, SharesThePreviousSchemaOnlyWhereNothingDiffers) {
   EXPECT_FALSE(shares(a));
 }
 
-TEST(Flatten, RefusesWhatIsTooDeep) {
+TEST(Flatten, RejectsTreesThatAreTooDeep) {
   EXPECT_NO_THROW(flatten(nested(64)));
   EXPECT_THROW(flatten(nested(65)), InvalidArgument);
 }
 
-TEST(Flatten, RefusesTensorsOfNoKnownType) {
+TEST(Flatten, RejectsTensorsOfUnknownType) {
   EXPECT_THROW(flatten(Tree::dict({{"x", Tensor()}})), InvalidArgument);
 }
 
-TEST(Flatten, RefusesPathsThatWouldFillMemory) {
+TEST(Flatten, RejectsPathsThatWouldFillMemory) {
   Tree tree = Tree::list(std::vector<Tree>(2000));
   for (int i = 0; i < 10; ++i) tree = Tree::dict({{std::string(10000, 'k'), tree}});
   EXPECT_THROW(flatten(tree), InvalidArgument);
 }
 
-TEST(Unflatten, GivesAliasesOneTensor) {
+TEST(Unflatten, AliasesShareOneTensor) {
   const auto one = ones(dtypes::float32, {2});
   const auto tree = unflatten(flatten(Tree::list({one, one})));
   EXPECT_EQ(tree.tensor("[0]").view().data(), tree.tensor("[1]").view().data());
 }
 
-TEST(Unflatten, RefusesLeavesThatDoNotFit) {
+TEST(Unflatten, RejectsLeavesThatDoNotFit) {
   auto flat = flatten(Tree::list({1, ones(dtypes::float32, {2})}));
   const auto refused = [&flat](const std::vector<Leaf>& leaves) {
     EXPECT_THROW(unflatten({flat.schema, leaves}), InvalidArgument);
@@ -150,13 +150,13 @@ TEST(Unflatten, RefusesLeavesThatDoNotFit) {
   refused({std::int64_t{1}, ones(dtypes::float32, {2, 1})});
 }
 
-TEST(Schema, OfALoneNoneIsTheDefault) {
+TEST(Schema, DefaultIsTheSchemaOfNone) {
   EXPECT_EQ(Schema().fingerprint(), flatten(None{}).schema.fingerprint());
   EXPECT_THAT(paths(Schema()), ElementsAre(""));
   EXPECT_EQ(unflatten({Schema(), {None{}}}), Tree());
 }
 
-TEST(Schema, IsTheSameWhateverTheExtentsAndValues) {
+TEST(Schema, DoesNotDependOnExtentsAndValues) {
   const auto a = flatten(Tree::dict({{"x", ones(dtypes::int64, {2, 2})}, {"n", 1}})).schema;
   const auto b = flatten(Tree::dict({{"x", ones(dtypes::int64, {3, 5})}, {"n", 2}})).schema;
   EXPECT_EQ(a.fingerprint(), b.fingerprint());
@@ -186,7 +186,7 @@ TEST(Schema, DiffersWithEveryPartOfTheStructure) {
   EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end());
 }
 
-TEST(Schema, IsReadBackAsItWasWritten) {
+TEST(Schema, RoundTrips) {
   RandomTrees trees(1);
   for (int i = 0; i < 300; ++i) {
     const auto schema = flatten(trees.next()).schema;
@@ -198,7 +198,7 @@ TEST(Schema, IsReadBackAsItWasWritten) {
   }
 }
 
-TEST(SchemaDecode, RefusesEveryTruncation) {
+TEST(SchemaDecode, RejectsEveryTruncation) {
   const auto bytes =
       copy_of(flatten(Tree::dict({{"x", ones(dtypes::int64, {2})}, {"y", Tree::list({1, "a"})}})).schema.encoded());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
@@ -207,7 +207,7 @@ TEST(SchemaDecode, RefusesEveryTruncation) {
   }
 }
 
-TEST(SchemaDecode, RefusesBytesThatAreNoNode) {
+TEST(SchemaDecode, RejectsInvalidNodes) {
   auto version = ByteWriter();
   version.put(std::uint8_t{9});
   expect_corrupt(version, "a schema of version 9");
@@ -222,7 +222,7 @@ TEST(SchemaDecode, RefusesBytesThatAreNoNode) {
   expect_corrupt(more, "1 bytes too many");
 }
 
-TEST(SchemaDecode, RefusesTensorsThatCannotBe) {
+TEST(SchemaDecode, RejectsImpossibleTensors) {
   auto unknown = schema_bytes();
   unknown.put(LeafKind::tensor);
   unknown.put(std::uint32_t{0x00010000 | 64 << 8 | 3});
@@ -235,7 +235,7 @@ TEST(SchemaDecode, RefusesTensorsThatCannotBe) {
   expect_corrupt(rank, "a tensor of rank 17");
 }
 
-TEST(SchemaDecode, RefusesAliasesOfWhatIsNoEarlierTensor) {
+TEST(SchemaDecode, RejectsAliasesThatDoNotReferToAnEarlierTensor) {
   auto itself = schema_bytes();
   itself.put(std::uint8_t{7});
   itself.put(std::uint32_t{0});
@@ -248,13 +248,13 @@ TEST(SchemaDecode, RefusesAliasesOfWhatIsNoEarlierTensor) {
   expect_corrupt(value, "an alias of leaf 0");
 }
 
-TEST(SchemaDecode, RefusesACountThatCannotFollow) {
+TEST(SchemaDecode, RejectsACountLargerThanTheRest) {
   auto bytes = schema_bytes();
   put_container(bytes, ContainerKind::list, 0xffffffff);
   expect_corrupt(bytes, "a count of 4294967295 exceeds the remaining bytes");
 }
 
-TEST(SchemaDecode, RefusesKeysThatCannotBe) {
+TEST(SchemaDecode, RejectsInvalidKeys) {
   const auto with_key = [](ContainerKind kind, std::uint8_t tag) {
     auto bytes = schema_bytes();
     put_container(bytes, kind, 1);
@@ -277,7 +277,7 @@ TEST(SchemaDecode, RefusesKeysThatCannotBe) {
   expect_corrupt(twice, "a key stands twice");
 }
 
-TEST(SchemaDecode, RefusesWhatIsTooDeep) {
+TEST(SchemaDecode, RejectsNodesThatAreTooDeep) {
   const auto of_depth = [](int depth) {
     auto bytes = schema_bytes();
     for (int i = 0; i < depth; ++i) put_container(bytes, ContainerKind::tuple, 1);
@@ -289,7 +289,7 @@ TEST(SchemaDecode, RefusesWhatIsTooDeep) {
   expect_corrupt(of_depth(100000), "deeper than 64");
 }
 
-TEST(SchemaDecode, RefusesWhatWouldFillMemory) {
+TEST(SchemaDecode, RejectsSchemasThatWouldFillMemory) {
   auto many = schema_bytes();
   put_container(many, ContainerKind::list, max_tree_nodes);
   for (std::size_t i = 0; i < max_tree_nodes; ++i) many.put(LeafKind::none);
@@ -321,7 +321,7 @@ Tree select(const FlatTree& flat, std::span<const bool> keep) {
   return unflatten(selected);
 }
 
-TEST(Select, DropsKeysAndPutsNoneIntoPlaces) {
+TEST(Select, DropsKeysAndReplacesItemsWithNone) {
   const auto flat = flatten(Tree::dict({
       {"a", 1},
       {"b", Tree::dict({{"c", 2}, {"d", 3}})},
@@ -338,12 +338,12 @@ TEST(Select, DropsKeysAndPutsNoneIntoPlaces) {
   EXPECT_THAT(flat.schema.selected_leaves(keep), ElementsAre(3, -1, -1, 6));
 }
 
-TEST(Select, LeavesNoneOfALoneLeafNotKept) {
+TEST(Select, ReplacesADroppedRootLeafWithNone) {
   const std::array<bool, 1> keep = {false};
   EXPECT_EQ(select(flatten(Tree(5)), keep), Tree());
 }
 
-TEST(Select, LetsAnAliasTakeThePlaceOfItsTensor) {
+TEST(Select, AnAliasReplacesItsDroppedTensor) {
   const auto one = ones(dtypes::float32, {2});
   const auto flat = flatten(Tree::dict({{"a", one}, {"b", one}, {"c", 1}, {"d", one}}));
   const std::array<bool, 4> keep = {false, true, true, true};
@@ -353,13 +353,13 @@ TEST(Select, LetsAnAliasTakeThePlaceOfItsTensor) {
   EXPECT_EQ(selected.leaves()[2].alias_of, 0);
 }
 
-TEST(Select, RefusesAChoiceAmongAnotherNumberOfLeaves) {
+TEST(Select, RejectsASelectionOfAnotherSize) {
   const std::array<bool, 2> keep = {true, true};
   EXPECT_THROW(Schema().select(keep), InvalidArgument);
   EXPECT_THROW(Schema().selected_leaves(keep), InvalidArgument);
 }
 
-TEST(Select, OfEverythingIsTheSchemaAndOfAnythingIsItsOwnFlattening) {
+TEST(Select, SelectingAllLeavesIsTheIdentityAndAnySelectionEqualsItsFlattening) {
   RandomTrees trees(2);
   for (int i = 0; i < 300; ++i) {
     const auto flat = flatten(trees.next());

@@ -30,7 +30,7 @@ TEST(Tree, IsFoundByPath) {
   EXPECT_EQ(Tree::list({Tree::list({5})}).at("[0][0]"), Tree(5));
 }
 
-TEST(Tree, SaysWhatIsThereInsteadOfWhatIsNot) {
+TEST(Tree, ErrorsNameTheExistingKeys) {
   const auto tree = example();
   EXPECT_THAT(refusal([&] { tree.at("token"); }), HasSubstr("the tree has tokens, meta, pair"));
   EXPECT_THAT(refusal([&] { tree.at("meta.id"); }), HasSubstr("'meta' has ids, 3"));
@@ -39,7 +39,7 @@ TEST(Tree, SaysWhatIsThereInsteadOfWhatIsNot) {
   EXPECT_THAT(refusal([&] { tree.tensor("meta.3"); }), HasSubstr("'meta.3' is no tensor but true"));
 }
 
-TEST(Tree, RefusesTextThatIsNoPath) {
+TEST(Tree, RejectsInvalidPaths) {
   const auto tree = example();
   for (const auto* path : {".", "tokens.", "meta..ids", "meta.ids[", "meta.ids[x]", "meta.ids[-1]", "meta.ids[01]",
                            "meta.ids[1]x", "meta.\"ids", "\"a\\", "meta.ids]"}) {
@@ -60,7 +60,7 @@ TEST(Tree, FindsKeysThatLookLikePathsWhenQuoted) {
   EXPECT_EQ(tree.at("é"), Tree(7));
 }
 
-TEST(Tree, RefusesContainersThatDoNotFitTheirKind) {
+TEST(Tree, RejectsContainersThatDoNotFitTheirKind) {
   using enum ContainerKind;
   EXPECT_THROW(Tree(Container{list, {}, {"a"}, {1}, {}}), InvalidArgument);
   EXPECT_THROW(Tree(Container{dict, {}, {"a"}, {1, 2}, {}}), InvalidArgument);
@@ -69,7 +69,7 @@ TEST(Tree, RefusesContainersThatDoNotFitTheirKind) {
   EXPECT_NO_THROW(Tree(Container{dict, {}, {"1", std::int64_t{1}}, {1, 2}, {}}));
 }
 
-TEST(Tree, FindsADuplicateAmongManyKeys) {
+TEST(Tree, DetectsADuplicateAmongManyKeys) {
   Container container;
   for (std::int64_t i = 0; i < 1000; ++i) {
     container.keys.emplace_back(i);
@@ -80,7 +80,7 @@ TEST(Tree, FindsADuplicateAmongManyKeys) {
   EXPECT_THAT(refusal([&] { Tree{container}; }), HasSubstr("the key 17 stands twice"));
 }
 
-TEST(Tree, RefusesALeafAsContainerAndTheOtherWay) {
+TEST(Tree, RejectsALeafAsContainerAndViceVersa) {
   EXPECT_THROW(Tree(1).container(), InvalidArgument);
   EXPECT_THROW(Tree::list({}).leaf(), InvalidArgument);
 }
@@ -97,7 +97,7 @@ TEST(Tree, ComparesBitsNotValues) {
   EXPECT_FALSE(Tree(Tensor::of<float>({1}, {1})) == Tree(Tensor::of<float>({1, 1}, {1})));
 }
 
-TEST(Tree, PrintsOneLineANode) {
+TEST(Tree, PrintsOneLinePerNode) {
   EXPECT_EQ(example().to_string(),
             "dict of 3\n"
             "  tokens: int64 [2, 2]\n"
