@@ -153,7 +153,7 @@ std::vector<std::int64_t> whole_row(const std::map<int, BlockPart>& parts, int f
 
 class ContextFeeds : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
-TEST_P(ContextFeeds, GiveEachPositionOfAStepToOneRankInZigzagOrder) {
+TEST_P(ContextFeeds, DeliverEachPositionOfAStepToOneRankInZigzagOrder) {
   const auto [mesh_text, max_cp] = GetParam();
   const Mesh mesh = Mesh::parse(mesh_text);
   const int slots = mesh.data_size() * mesh.axis_size("cp");
@@ -256,7 +256,7 @@ TEST(ContextFeedErrors, NameTheOptionOnAllRanks) {
               HasSubstr("tokens, but 4 ranks of at most 64 tokens each hold 256"));
 }
 
-TEST(ContextPart, LeavesOtherFieldsWhole) {
+TEST(ContextPart, DoesNotCutOtherFields) {
   HeapMemory memory;
   const auto row =
       Tree::dict({{"tokens", Tree(Tensor::of<std::int64_t>({1, 12}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}))},
@@ -269,7 +269,7 @@ TEST(ContextPart, LeavesOtherFieldsWhole) {
   EXPECT_EQ(std::get<std::string>(part.at("names[1]").leaf()), "b");
 }
 
-TEST(ContextPart, IsRefusedWithoutSegmentsThatItCanCut) {
+TEST(ContextPart, RequiresSegmentsThatItCanCut) {
   HeapMemory memory;
   const Layout cuts{.rules = {{"tokens", {Zigzag{"cp", 1}}}}, .otherwise = {}, .stages = {}};
   const auto tokens = Tree(Tensor::of<std::int64_t>({1, 8}, {0, 1, 2, 3, 4, 5, 6, 7}));

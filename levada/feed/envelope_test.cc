@@ -13,7 +13,7 @@ using levada::decode, levada::encode;
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
-TEST(Envelope, IsDecodedAsItWasEncoded) {
+TEST(Envelope, RoundTrips) {
   Envelope envelope{.round = 3, .samples = 14, .cursor = Bytes(5, std::byte{7})};
   EXPECT_EQ(decode<Envelope>(encode(envelope)), envelope);
   envelope.num_micro = 3;
@@ -42,11 +42,11 @@ TEST(Envelope, HasTheSamplesOfEachBatchAndFewerInTheLast) {
   EXPECT_EQ(envelope.samples_at(2, 8), 0);
 }
 
-TEST(Envelope, OfMoreSamplesThanABatchHasFillsIt) {
+TEST(Envelope, ClampsSamplesToTheBatchSize) {
   EXPECT_EQ((Envelope{.samples = most}.samples_at(3, 8)), 8);
 }
 
-TEST(Envelope, IsRefusedWithNegativeNumbers) {
+TEST(Envelope, RejectsNegativeNumbers) {
   for (const std::int64_t hostile : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
     EXPECT_THROW(decode<Envelope>(encode(Envelope{.round = hostile})), CorruptMessage);
     EXPECT_THROW(decode<Envelope>(encode(Envelope{.samples = hostile})), CorruptMessage);
@@ -55,13 +55,13 @@ TEST(Envelope, IsRefusedWithNegativeNumbers) {
   }
 }
 
-TEST(Envelope, IsRefusedWithABlockOfRanksThatIsNoPowerOfTwo) {
+TEST(Envelope, RejectsABlockOfRanksThatIsNotAPowerOfTwo) {
   for (const int size : {-8, 0, 3, std::numeric_limits<int>::max()}) {
     EXPECT_THROW(decode<Envelope>(encode(Envelope{.cp_size = size})), CorruptMessage) << size;
   }
 }
 
-TEST(Envelope, IsRefusedWithBytesTooFewOrTooMany) {
+TEST(Envelope, RejectsTooFewOrTooManyBytes) {
   Bytes bytes = encode(Envelope{.samples = 8, .num_micro = 2, .cursor = Bytes(4), .totals = StepTotals{}});
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_THROW(decode<Envelope>(ByteView(bytes).first(size)), CorruptMessage) << size;

@@ -139,7 +139,7 @@ std::vector<std::int64_t> of_step(const Given& given, std::int64_t step) {
 
 class BalancedFeeds : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(BalancedFeeds, GiveEverySampleOfAStepOnceWhoeverReads) {
+TEST_P(BalancedFeeds, DeliverEachSampleOfAStepOnceForAllReaders) {
   const Mesh mesh = Mesh::parse(GetParam());
   const auto lengths = random_lengths(500, 1);
   const std::int64_t step_samples = 16 * mesh.data_size();
@@ -174,7 +174,7 @@ TEST(FeedBalance, ResumesAtAnyStepOnAnyMesh) {
   }
 }
 
-TEST(FeedBalance, TheOnlyReaderAnnouncesTheNextStep) {
+TEST(FeedBalance, ASingleReaderAnnouncesTheNextStep) {
   for (const char* readers : {"one", "all"}) {
     inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
       const auto source = std::make_shared<Lengths>(random_lengths(64, 7));
@@ -221,7 +221,7 @@ Crossed crossed_with(const std::optional<Balance>& balance) {
   return crossed;
 }
 
-TEST(FeedBalance, TakesNoMoreMessagesAndNoLargerOnes) {
+TEST(FeedBalance, NeedsNoMoreAndNoLargerMessages) {
   const auto plain = crossed_with({});
   EXPECT_EQ(plain.messages, 2 * 10);
   for (const auto sizes : {PartSizes::equal, PartSizes::any}) {
@@ -234,7 +234,7 @@ TEST(FeedBalance, TakesNoMoreMessagesAndNoLargerOnes) {
   }
 }
 
-TEST(FeedBalance, StepsAreCountedAndStoppedWhole) {
+TEST(FeedBalance, StepsAreCountedAndStoppedAsAWhole) {
   const auto lengths = random_lengths(1000, 4);
   const Mesh mesh = Mesh::parse("dp=2");
   for (const bool stops : {false, true}) {
@@ -259,7 +259,7 @@ TEST(FeedBalance, StepsAreCountedAndStoppedWhole) {
   }
 }
 
-TEST(FeedBalance, AShortTailIsAStepOfItsOwn) {
+TEST(FeedBalance, AShortTailIsASeparateStep) {
   const auto given =
       run(Mesh::parse("dp=2"), {.batch = 4, .tail = Tail::short_, .balance = Balance{.max_tokens = 4000}},
           random_lengths(19, 5));
@@ -283,13 +283,13 @@ void expect_last_step_refused(FeedOptions options, std::shared_ptr<Source> sourc
   });
 }
 
-TEST(FeedBalance, RefusesAtTheStartALastStepOfFewerSamplesThanRanks) {
+TEST(FeedBalance, RejectsALastStepOfFewerSamplesThanRanksAtTheStart) {
   const auto source = std::make_shared<Lengths>(random_lengths(38, 5));
   expect_last_step_refused({}, source, 0, "the last of the steps would have 2 of the 38 samples");
   expect_last_step_refused({.first_sample = 12}, source, 0, "2 of the 26 samples");
 }
 
-TEST(FeedBalance, FeedsTheStepsBeforeALastOneThatIsTooShort) {
+TEST(FeedBalance, FeedsTheStepsBeforeATooShortLastStep) {
   const auto given =
       run(Mesh::parse("dp=3"), {.batch = 4, .tail = Tail::short_, .balance = Balance{.max_tokens = 4000}, .steps = 3},
           random_lengths(38, 5));
@@ -318,7 +318,7 @@ class BreaksInStepThree final : public Lengths {
   }
 };
 
-TEST(FeedBalance, ErrorsNameTheStepAndNotTheNumberOfMicroBatchesBeforeIt) {
+TEST(FeedBalance, ErrorsNameTheStepInsteadOfTheRound) {
   auto too_long = random_lengths(160, 8);
   too_long[3 * 16 + 5] = 1001;
   for (const char* readers : {"one", "all"}) {
@@ -342,7 +342,7 @@ TEST(FeedBalance, ErrorsNameTheStepAndNotTheNumberOfMicroBatchesBeforeIt) {
   }
 }
 
-TEST(FeedBalance, ARankThatLeavesWithinAStepIsAnErrorThatNamesStepAndMicroBatch) {
+TEST(FeedBalance, LeavingWithinAStepIsAnErrorThatNamesStepAndMicroBatch) {
   for (const char* reason : {"", "ValueError: loss is NaN"}) {
     inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
       Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(),
@@ -382,7 +382,7 @@ void expect_refused(const FeedOptions& options, const std::vector<std::int64_t>&
   });
 }
 
-TEST(FeedBalance, WhatCannotBeBalancedIsRefusedOnEveryRank) {
+TEST(FeedBalance, EveryRankRejectsUnbalanceableFeeds) {
   const auto lengths = random_lengths(64, 6);
   const Balance balance{.max_tokens = 1000};
   expect_refused({.batch = 4, .divide = Divide::split, .balance = balance}, lengths, "split", "dealt");
@@ -390,7 +390,7 @@ TEST(FeedBalance, WhatCannotBeBalancedIsRefusedOnEveryRank) {
   expect_refused({.batch = 4, .balance = Balance{.max_tokens = 100}}, lengths, "too long", "sample");
 }
 
-TEST(FeedBalance, RanksThatAskForDifferentBalancesAreRefused) {
+TEST(FeedBalance, RejectsDifferentBalancesAcrossRanks) {
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     const Balance balance{.max_tokens = 1000 + engine->info().rank};
     EXPECT_THAT(([&] {

@@ -151,7 +151,7 @@ Case draw(std::mt19937& random) {
   return job;
 }
 
-TEST(FeedDifference, EitherNoReadersMustAgreeOnAnAlteredByteOrAllRanksRaiseBeforeItsStep) {
+TEST(FeedDifference, AllRanksRaiseBeforeTheStepOfAnAlteredByteThatReadersShare) {
   std::mt19937 random(20);
   int raised = 0;
   for (int i = 0; i < 60; ++i) {
@@ -196,7 +196,7 @@ TEST(FeedDifference, NamesStepRanksAndFieldsOnEveryRank) {
   }
 }
 
-TEST(FeedDifference, NamesTheHostsIfThereAreSeveral) {
+TEST(FeedDifference, NamesTheHostsOfAJobOnSeveralHosts) {
   const Case job{.mesh = Mesh::parse("tp=4"),
                  .options = {.batch = 2, .readers = Readers::parse("host")},
                  .ranks_a_host = 2,
@@ -210,7 +210,7 @@ TEST(FeedDifference, NamesTheHostsIfThereAreSeveral) {
   }
 }
 
-TEST(FeedDifference, NoReaderHashesWhatItReadsAlone) {
+TEST(FeedDifference, ReadersDoNotHashUnsharedData) {
   struct Unshared final : Indexed {
     using Indexed::Indexed;
     bool is_comparable(const Leaf&) const override {
@@ -232,7 +232,7 @@ feed_protocol::UnitDigest digest_of(const Tree& tree) {
   return levada::digest_of(0, flatten(tree), Numbered({}));
 }
 
-TEST(UnitDigest, IsTheSameHoweverTensorsAreStrided) {
+TEST(UnitDigest, DoesNotDependOnStrides) {
   const auto tensor = [](DType dtype) { return Tensor::zeros(dtype, {3, 4}); };
   auto wide = tensor(dtypes::int32);
   for (std::int32_t i = 0; auto& value : wide.mutable_as<std::int32_t>()) value = i++;
@@ -271,7 +271,7 @@ TEST(UnitDigest, DependsOnStructureShapesTypesAndEachValue) {
   }
 }
 
-TEST(UnitDigest, NamesNoMoreThanEightFieldsButMindsAll) {
+TEST(UnitDigest, NamesAtMostEightFieldsButComparesAll) {
   std::vector<Tree> values;
   for (int i = 0; i < 100; ++i) values.emplace_back(i);
   const auto before = digest_of(Tree::list(values));

@@ -25,7 +25,7 @@ using testing::Numbered;
 using testing::numbered;
 using testing::NumberedOptions;
 
-TEST(FeedFaults, AReaderThatThrowsEndsAllRanksAtItsStepWithItsMessage) {
+TEST(FeedFaults, AReadersExceptionEndsAllRanksAtItsStepWithItsMessage) {
   for (const char* readers : {"one", "all", "dp"}) {
     const Mesh mesh = Mesh::parse("dp=2,tp=2");
     const auto errors = errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
@@ -43,7 +43,7 @@ TEST(FeedFaults, AReaderThatThrowsEndsAllRanksAtItsStepWithItsMessage) {
   }
 }
 
-TEST(FeedFaults, AnErrorBehindABatchReceivedAheadIsThrownAtItsStep) {
+TEST(FeedFaults, AnErrorAfterABatchReceivedAheadIsThrownAtItsStep) {
   const auto errors = errors_of(2, [&](const std::shared_ptr<Engine>& engine) {
     const auto broken = [](std::int64_t first) {
       if (first >= 4) throw SourceError("the well is dry");
@@ -59,7 +59,7 @@ TEST(FeedFaults, AnErrorBehindABatchReceivedAheadIsThrownAtItsStep) {
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("SourceError"), HasSubstr("step 2")));
 }
 
-TEST(FeedFaults, OneReaderOfSeveralThatThrowsEndsAllAtItsStep) {
+TEST(FeedFaults, OneOfSeveralReadersThatThrowsEndsAllRanksAtItsStep) {
   const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     const auto broken = [rank](std::int64_t first) {
@@ -73,7 +73,7 @@ TEST(FeedFaults, OneReaderOfSeveralThatThrowsEndsAllAtItsStep) {
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("rank 1"), HasSubstr("broken pipe")));
 }
 
-TEST(FeedFaults, ARankThatLeavesIsAnErrorWithItsReasonOnAllThatAskForMore) {
+TEST(FeedFaults, ADepartureIsAnErrorWithItsReasonOnRanksThatContinue) {
   for (const char* readers : {"one", "all"}) {
     for (const int leaver : {0, 2}) {
       for (const char* reason : {"", "ValueError: loss is NaN"}) {
@@ -105,7 +105,7 @@ TEST(FeedFaults, ARankThatLeavesIsAnErrorWithItsReasonOnAllThatAskForMore) {
   }
 }
 
-TEST(FeedFaults, ARankThatHasToWaitForTheStepOfADepartureHearsOfItWhileTheReaderReads) {
+TEST(FeedFaults, ADepartureReachesWaitingRanksWhileTheReaderReads) {
   for (const auto& [readers, ahead] : {std::pair{"one", true}, {"one", false}, {"all", true}}) {
     std::latch seen(1);
     const auto errors = errors_of(3, [&, readers = readers, ahead = ahead](const std::shared_ptr<Engine>& engine) {
@@ -147,7 +147,7 @@ TEST(FeedFaults, ARankThatHasToWaitForTheStepOfADepartureHearsOfItWhileTheReader
   }
 }
 
-TEST(FeedFaults, ALeadThatLeavesForAReasonIsAnErrorAlsoWhereTheOthersLeaveOrTheFeedEnds) {
+TEST(FeedFaults, ALeadThatLeavesWithAReasonIsAnErrorEvenAtTheEnd) {
   for (const bool at_the_end : {false, true}) {
     std::latch gone(1);
     const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
@@ -169,7 +169,7 @@ TEST(FeedFaults, ALeadThatLeavesForAReasonIsAnErrorAlsoWhereTheOthersLeaveOrTheF
   }
 }
 
-TEST(FeedFaults, AnExceptionThatLeavesTheScopeOfAFeedIsTheReasonForTheOthers) {
+TEST(FeedFaults, AnExceptionThatUnwindsAFeedIsTheReasonOnOtherRanks) {
   // The lead's exception is an error even if the feed ends there.
   for (const auto& [leaver, samples] : {std::pair{1, 90}, std::pair{0, 90}, std::pair{0, 9}}) {
     std::latch gone(1);
@@ -194,7 +194,7 @@ TEST(FeedFaults, AnExceptionThatLeavesTheScopeOfAFeedIsTheReasonForTheOthers) {
   }
 }
 
-TEST(FeedFaults, AFeedThatIsMadeWhileAnExceptionIsUnwoundIsNotLeftWithIt) {
+TEST(FeedFaults, AFeedCreatedDuringUnwindingDoesNotLeaveWithThatException) {
   struct Cleanup {
     std::shared_ptr<Engine> engine;
     std::string& error;
@@ -219,7 +219,7 @@ TEST(FeedFaults, AFeedThatIsMadeWhileAnExceptionIsUnwoundIsNotLeftWithIt) {
   EXPECT_THAT(errors, ElementsAre(HasSubstr("rank 1 left the feed at step 1, but rank 0 is at step"), ""));
 }
 
-TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutOrItsPoll) {
+TEST(FeedFaults, CloseWithoutMemoryEndsAtItsTimeoutOrPoll) {
   std::latch gave_up(1);
   const auto errors =
       errors_of(2,
@@ -253,7 +253,7 @@ TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutO
   EXPECT_THAT(errors[1], "none");
 }
 
-TEST(FeedFaults, AllRanksMayLeaveAtTheSameStepOneAfterTheOther) {
+TEST(FeedFaults, AllRanksMayLeaveAtTheSameStepInTurn) {
   std::latch rank_0_is_gone(1);
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     {
@@ -265,7 +265,7 @@ TEST(FeedFaults, AllRanksMayLeaveAtTheSameStepOneAfterTheOther) {
   });
 }
 
-TEST(FeedFaults, ARoundWithoutMemoryForAllOfItsMessagesReachesNobody) {
+TEST(FeedFaults, ARoundThatDoesNotFitInMemoryReachesNoRank) {
   const auto errors = errors_of(3,
                                 [&](const std::shared_ptr<Engine>& engine) {
                                   Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(),
@@ -279,7 +279,7 @@ TEST(FeedFaults, ARoundWithoutMemoryForAllOfItsMessagesReachesNobody) {
   }
 }
 
-TEST(FeedFaults, ALostReaderIsSeenByAllAfterWhatItSent) {
+TEST(FeedFaults, AllRanksDetectALostReaderAfterItsLastBatch) {
   const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
     const auto dies = [&](std::int64_t first) {
       if (first == 6) inproc::lose(*engine);
@@ -293,7 +293,7 @@ TEST(FeedFaults, ALostReaderIsSeenByAllAfterWhatItSent) {
   }
 }
 
-TEST(FeedFaults, ALeadThatLeavesWithoutAnEndIsLostToThoseWhoseReaderLives) {
+TEST(FeedFaults, ALeadThatLeavesWithoutAnEndIsLostEvenIfTheReaderLives) {
   std::latch hanging(1), leaving(1);
   std::promise<void> seen;
   const auto is_seen = seen.get_future().share();
@@ -330,7 +330,7 @@ TEST(FeedFaults, ALeadThatLeavesWithoutAnEndIsLostToThoseWhoseReaderLives) {
   EXPECT_THAT(errors[3], AllOf(HasSubstr("PeerLost"), HasSubstr("rank 0 left the feed before step")));
 }
 
-TEST(FeedFaults, WhatDoesNotFitIsRefusedOnAllRanksAlike) {
+TEST(FeedFaults, AllRanksRejectInvalidOptionsAlike) {
   const auto refusal = [](const Mesh& mesh, const FeedOptions& options, int differing_rank = -1,
                           std::shared_ptr<Source> source = numbered()) {
     const auto errors = errors_of(2, [&](const std::shared_ptr<Engine>& engine) {
@@ -356,7 +356,7 @@ TEST(FeedFaults, WhatDoesNotFitIsRefusedOnAllRanksAlike) {
               HasSubstr("rank 0 reads for the feed but was given no source"));
 }
 
-TEST(FeedFaults, RanksThatBeginDifferentFeedsAreRefusedOnAllRanks) {
+TEST(FeedFaults, AllRanksRejectDifferentFeeds) {
   const auto errors = errors_of(3, [](const std::shared_ptr<Engine>& engine) {
     Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered(),
               {.batch = 1, .name = engine->info().rank == 2 ? "pass 1 of feed 2" : "pass 1 of feed 1"});
@@ -366,7 +366,7 @@ TEST(FeedFaults, RanksThatBeginDifferentFeedsAreRefusedOnAllRanks) {
   }
 }
 
-TEST(FeedFaults, ReadersOfDifferentDataAreRefusedOnAllRanks) {
+TEST(FeedFaults, AllRanksRejectReadersOfDifferentData) {
   const auto errors = [](const char* readers) {
     return errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
       const bool differs = engine->info().rank == 2;
@@ -382,7 +382,7 @@ TEST(FeedFaults, ReadersOfDifferentDataAreRefusedOnAllRanks) {
   for (const auto& error : errors("one")) EXPECT_THAT(error, "none") << "which rank 2 does not read";
 }
 
-TEST(FeedFaults, AStartThatARankGivesUpEndsForAllAndTheNextOneWorks) {
+TEST(FeedFaults, AnAbandonedStartEndsOnAllRanksAndTheNextOneSucceeds) {
   std::latch given_up(1);
   const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
@@ -408,7 +408,7 @@ TEST(FeedFaults, AStartThatARankGivesUpEndsForAllAndTheNextOneWorks) {
   for (const auto& error : errors) EXPECT_THAT(error, "none");
 }
 
-TEST(FeedFaults, ALayoutThatNamesAFieldTheBatchLacksEndsAllRanksWithItsName) {
+TEST(FeedFaults, AMissingFieldOfTheLayoutEndsAllRanksWithItsName) {
   const auto errors = errors_of(2, [&](const std::shared_ptr<Engine>& engine) {
     Layout layout = layouts::gpt();
     layout.rules.push_back({"images", {Shard{"dp", 0}}});

@@ -45,7 +45,7 @@ RankBatches batches_on_hosts(int ranks_a_host, const Mesh& mesh, const FeedOptio
   return batches;
 }
 
-TEST(FeedBetweenHosts, GivesEveryRankWhatItGetsOnOneHost) {
+TEST(FeedBetweenHosts, DeliversTheSameAsOnOneHost) {
   for (const char* name : {"dp=6", "dp=3,tp=2", "tp=2,dp=3", "pp=2,dp=3", "cp=2,dp=3", "pp=3,cp=2"}) {
     const Mesh mesh = Mesh::parse(name);
     for (const char* readers : {"one", "all", "host", "dp"}) {

@@ -119,7 +119,7 @@ bool go_on(const Job& job, const Mesh& mesh, const char* readers, int batches, B
   return ended;
 }
 
-TEST(BalancedCorpora, GiveTheSamplesOfEachStepOnceThrough200StopsOnAnyMeshes) {
+TEST(BalancedCorpora, YieldEachSampleOnceAcross200RestartsOnDifferentMeshes) {
   const std::vector<std::string> meshes = {"dp=1",      "dp=2",      "dp=3",      "dp=4",
                                            "dp=2,tp=2", "dp=3,pp=2", "dp=2,cp=2", "dp_replicate=2,dp_shard=2"};
   std::mt19937 random(1);
@@ -141,7 +141,7 @@ TEST(BalancedCorpora, GiveTheSamplesOfEachStepOnceThrough200StopsOnAnyMeshes) {
   }
 }
 
-TEST(BalancedCorpora, ResumeWithTheSamplesThatWait) {
+TEST(BalancedCorpora, ResumeWithTheDelayedSamples) {
   const std::vector<std::string> meshes = {"dp=4", "dp=4,tp=2", "dp=2,fsdp=2", "dp=4,pp=2"};
   std::mt19937 random(2);
   int waiting = 0;
@@ -178,7 +178,7 @@ TEST(BalancedCorpora, ResumeWithTheSamplesThatWait) {
   EXPECT_GT(waiting, 20);
 }
 
-TEST(BalancedCorpora, RefuseAStateOfWaitingSamplesThatDoesNotFit) {
+TEST(BalancedCorpora, RejectAStateWithDelayedSamplesThatDoesNotFit) {
   const auto corpus = std::make_shared<Corpus>(
       open_files({{"a.jsonl", lines_of(std::vector<std::string>(100, "abc"))}}, {.packing = Packing::documents}));
   const auto fault_of = [&](const FeedOptions& options) {
@@ -200,7 +200,7 @@ TEST(BalancedCorpora, RefuseAStateOfWaitingSamplesThatDoesNotFit) {
   EXPECT_THAT(fault_of({.balance = Balance{.max_delay = -1}}), ::testing::HasSubstr("max_delay is -1"));
 }
 
-TEST(StepCursors, ComeBackAsTheyWere) {
+TEST(StepCursors, RoundTrip) {
   const StepCursor cursor{.source = Bytes(5, std::byte{7}), .delayed = {{.number = 2, .waited = 1}, {.number = 9}}};
   const auto bytes = cursor.encode();
   const auto again = StepCursor::decode(bytes);

@@ -98,7 +98,7 @@ Tree expected_tail(const Mesh& mesh, int rank, const FeedOptions& options, std::
 
 class FeedOverMeshes : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
+TEST_P(FeedOverMeshes, EveryRankReceivesItsPartOnceForAllReaders) {
   const Mesh mesh = Mesh::parse(GetParam());
   for (const char* readers : {"one", "all", "host", "dp", "dp,pp"}) {
     for (const bool in_memory_given : {true, false}) {
@@ -126,7 +126,7 @@ TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
   }
 }
 
-TEST_P(FeedOverMeshes, TheTailIsDroppedPaddedOrShortHoweverBatchesAreDivided) {
+TEST_P(FeedOverMeshes, TheTailIsDroppedPaddedOrShortForEveryDivide) {
   const Mesh mesh = Mesh::parse(GetParam());
   const std::int64_t dp = mesh.data_size(), batch = 3, rounds = 2;
   for (const char* readers : {"one", "all", "dp"}) {
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Grid, FeedOverMeshes,
                                            "dp_replicate=2,dp_shard=2", "dp_replicate=2,tp=2,dp_shard=2,ep=1",
                                            "pp=2,dp=2,ddp=2"));
 
-TEST(Feed, StopsAfterTheStepsAskedFor) {
+TEST(Feed, StopsAfterTheRequestedSteps) {
   run_feed(Mesh::parse("dp=2"), {.batch = 1, .steps = 3}, {}, [](Feed& feed, int) {
     for (int step = 0; step < 3; ++step) EXPECT_TRUE(feed.next());
     EXPECT_FALSE(feed.next());
@@ -175,7 +175,7 @@ TEST(Feed, StopsAfterTheStepsAskedFor) {
   });
 }
 
-TEST(Feed, SkippedBeyondTheEndItSimplyStopsOnAllRanks) {
+TEST(Feed, SkippingBeyondTheEndStopsAllRanks) {
   for (const Tail tail : {Tail::drop, Tail::pad, Tail::short_}) {
     run_feed(Mesh::parse("dp=2"), {.batch = 4, .tail = tail, .first_sample = 1000}, {.samples = 10},
              [](Feed& feed, int) {
@@ -185,7 +185,7 @@ TEST(Feed, SkippedBeyondTheEndItSimplyStopsOnAllRanks) {
   }
 }
 
-TEST(Feed, ASourceIsNeverAskedForTheSameTwiceWhereTheTailIsDropped) {
+TEST(Feed, ADroppedTailIsNeverReadTwice) {
   for (const bool known_size : {true, false}) {
     std::int64_t last = -1;
     const NumberedOptions source{.samples = 7, .known_size = known_size, .before = [&](std::int64_t first) {
@@ -200,7 +200,7 @@ TEST(Feed, ASourceIsNeverAskedForTheSameTwiceWhereTheTailIsDropped) {
   }
 }
 
-TEST(Feed, ARankThatAsksForAStopGetsTheSameLastStepAsAllOthers) {
+TEST(Feed, ARequestedStopEndsAllRanksAtTheSameStep) {
   for (const char* readers : {"one", "all", "dp"}) {
     std::mutex mutex;
     std::set<std::int64_t> last_steps, ends;
@@ -223,7 +223,7 @@ TEST(Feed, ARankThatAsksForAStopGetsTheSameLastStepAsAllOthers) {
   }
 }
 
-TEST(Feed, GoesOnAtTheSampleACursorNames) {
+TEST(Feed, ResumesAtTheSampleOfACursor) {
   const Mesh mesh = Mesh::parse("dp=2");
   run_feed(mesh, {.batch = 1, .first_sample = 6}, {.samples = 10}, [](Feed& feed, int rank) {
     EXPECT_EQ(feed.next()->tensor("tokens").as<std::int64_t>()[0], 1000 * (6 + rank));
@@ -243,15 +243,15 @@ std::uint64_t copied_in(std::int64_t steps, bool in_memory_given) {
   return copied_bytes() - before;
 }
 
-TEST(Feed, NothingIsCopiedWhereARankGetsWholeTensorsThatWereMadeInItsMemory) {
+TEST(Feed, WholeTensorsCreatedInTheGivenMemoryAreNotCopied) {
   EXPECT_EQ(copied_in(12, true), copied_in(2, true)) << "except at the start";
 }
 
-TEST(Feed, CopiesEachByteOnceWhereTheTensorsWereMadeElsewhere) {
+TEST(Feed, TensorsCreatedElsewhereAreCopiedOnce) {
   EXPECT_EQ(copied_in(12, false) - copied_in(2, false), 10u * 8 * 256 * (8 + 8 + 8 + 4));
 }
 
-TEST(Feed, APipelinesFirstStageIsAWholeScheduleAheadOfItsLast) {
+TEST(Feed, TheFirstPipelineStageCanBeAWholeScheduleAheadOfTheLast) {
   const Mesh mesh = Mesh::parse("pp=4");
   std::latch first_has_four(1);
   run_feed(mesh, {.batch = 1, .depth = 4}, {.samples = 12}, [&](Feed& feed, int rank) {
@@ -264,7 +264,7 @@ TEST(Feed, APipelinesFirstStageIsAWholeScheduleAheadOfItsLast) {
   });
 }
 
-TEST(Feed, ACallerWhoKeepsEveryBatchStopsNobodyAndKeepsWhatItGot) {
+TEST(Feed, KeepingEveryBatchBlocksNoRankAndPreservesThem) {
   const Mesh mesh = Mesh::parse("dp=2,tp=2");
   run_feed(mesh, {.batch = 1, .depth = 2}, {.samples = 400}, [&](Feed& feed, int rank) {
     std::vector<Batch> kept;
@@ -281,7 +281,7 @@ TEST(Feed, BatchesOutliveTheFeedAndItsEngine) {
   EXPECT_EQ(kept[1]->tree(), expected(Mesh::parse("dp=2"), 1, 0, 1, 8));
 }
 
-TEST(Feed, ABatchFindsItsTensorsByPath) {
+TEST(Feed, TensorsOfABatchAreFoundByPath) {
   run_feed(Mesh::parse("dp=2"), {.batch = 1}, {}, [](Feed& feed, int) {
     const auto batch = feed.next();
     const auto tokens = batch->tensor("tokens");
@@ -301,7 +301,7 @@ FlatTree ahead_of(Feed& feed) {
   return {};
 }
 
-TEST(Feed, ABatchReceivedAheadIsTheOneThatNextReturnsAndCountsThenAlone) {
+TEST(Feed, ABatchReceivedAheadIsReturnedAndCountedByNext) {
   for (const char* readers : {"one", "all", "dp"}) {
     const Mesh mesh = Mesh::parse("dp=2,tp=2");
     run_feed(mesh, {.batch = 1, .readers = Readers::parse(readers)}, {.samples = 8}, [&](Feed& feed, int rank) {
@@ -326,7 +326,7 @@ TEST(Feed, ABatchReceivedAheadIsTheOneThatNextReturnsAndCountsThenAlone) {
   }
 }
 
-TEST(Feed, NothingIsReadAheadWhereTheCallerReadsInsideNext) {
+TEST(Feed, NothingIsReadAheadIfTheCallerReadsInsideNext) {
   run_feed(Mesh(), {.batch = 1, .ahead = false}, {.samples = 2}, [](Feed& feed, int) {
     EXPECT_FALSE(feed.receive_ahead());
     EXPECT_TRUE(feed.next());
@@ -336,7 +336,7 @@ TEST(Feed, NothingIsReadAheadWhereTheCallerReadsInsideNext) {
   });
 }
 
-TEST(Feed, TheTimeOfTakingHasTheWaitsForBatchesInIt) {
+TEST(Feed, TakeTimeIncludesTheWaitsForBatches) {
   run_feed(Mesh::parse("dp=2"), {.batch = 1}, {}, [](Feed& feed, int) {
     EXPECT_TRUE(feed.next());
     const auto stats = feed.stats();
@@ -345,7 +345,7 @@ TEST(Feed, TheTimeOfTakingHasTheWaitsForBatchesInIt) {
   });
 }
 
-TEST(Feed, AccessCopyGivesMemoryOfTheRanksOwn) {
+TEST(Feed, AccessCopyReturnsMemoryOfTheRank) {
   run_feed(Mesh::parse("tp=2"), {.batch = 1, .access = Access::copy}, {}, [](Feed& feed, int) {
     auto batch = feed.next();
     EXPECT_TRUE(batch->tensor("tokens").is_writable());
@@ -388,7 +388,7 @@ TEST(Feed, BatchesMayDifferInStructureFromStepToStep) {
   });
 }
 
-TEST(Feed, ARoundIsReadOnlyWhenItsReadersCallerAsksForIt) {
+TEST(Feed, WithoutReadAheadARoundIsReadOnlyInsideNext) {
   for (const char* readers : {"one", "dp", "all"}) {
     inproc::run_ranks(4, [&](const std::shared_ptr<Engine>& engine) {
       std::atomic<int> reads{0};
@@ -408,7 +408,7 @@ TEST(Feed, ARoundIsReadOnlyWhenItsReadersCallerAsksForIt) {
   }
 }
 
-TEST(Feed, AnAbandonedReadIsARankThatLeaves) {
+TEST(Feed, AnAbandonedReadCountsAsADeparture) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     const auto abandon = [](std::int64_t first) {
       if (first >= 6) throw ReadAbandoned();
@@ -422,7 +422,7 @@ TEST(Feed, AnAbandonedReadIsARankThatLeaves) {
   });
 }
 
-TEST(Feed, OneTensorUnderTwoNamesGoesWhereEitherIsWanted) {
+TEST(Feed, AnAliasedTensorIsSentToTheRanksOfEitherName) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     Layout layout = layouts::data_parallel();
     layout.rules = {{"tokens", {Stages{"pp", {"first"}}}}, {"labels", {Stages{"pp", {"last"}}}}};

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using testing::numbered;
 using testing::NumberedOptions;
 
-TEST(FeedTimeouts, AWaitThatTakesTooLongSaysWhoWaitsForWhom) {
+TEST(FeedTimeouts, ATimeoutNamesTheRankThatWaitsAndTheRankWaitedFor) {
   std::latch all_gave_up(3);  // each by its own Timeout, or by the first rank's
   const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
     const auto hangs = [&](std::int64_t first) {
@@ -43,7 +43,7 @@ TEST(FeedTimeouts, AWaitThatTakesTooLongSaysWhoWaitsForWhom) {
   }
 }
 
-TEST(FeedTimeouts, ATimeoutOfOneRankReachesTheOthersWithRankStepAndException) {
+TEST(FeedTimeouts, ATimeoutReachesTheOtherRanksWithRankStepAndException) {
   for (const int hung : {0, 2}) {
     std::latch all_heard(3);
     const auto errors = errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
@@ -98,7 +98,7 @@ TEST(FeedTimeouts, ATimeoutNamesTheRankThatIsFurthestBehind) {
   }
 }
 
-TEST(FeedTimeouts, FullMemorySaysWhoHoldsWhat) {
+TEST(FeedTimeouts, FullMemoryReportsItsHolders) {
   std::latch both_gave_up(2);  // before either leaves, which would end the other's wait
   const auto errors =
       errors_of(2,
@@ -117,7 +117,7 @@ TEST(FeedTimeouts, FullMemorySaysWhoHoldsWhat) {
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), ContainsRegex("rank [01] holds")));
 }
 
-TEST(FeedStatus, IsReadingWhileAReaderReadsInsideNextWhateverArrives) {
+TEST(FeedStatus, StaysReadingWhileAReaderReadsInsideNext) {
   std::latch reading(1);
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     std::shared_ptr<Engine> group;

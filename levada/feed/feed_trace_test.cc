@@ -83,7 +83,7 @@ TEST(FeedTrace, HasTheTimeOfTheCallersOwnStep) {
   }
 }
 
-TEST(FeedTrace, HasTheTimeInStorageAndTheWaitForIt) {
+TEST(FeedTrace, HasTheStorageTimeAndTheWaitForIt) {
   constexpr auto reading = std::chrono::milliseconds(20);
   NumberedOptions source;
   source.before = [&](std::int64_t) { std::this_thread::sleep_for(reading); };
@@ -109,7 +109,7 @@ TEST(FeedTrace, NamesTheRankThatKeepsAReaderWaiting) {
   EXPECT_GT(waited[1], 0);
 }
 
-TEST(FeedTrace, CountsTheMemoryOfReadersAlone) {
+TEST(FeedTrace, CountsOnlyTheMemoryOfReaders) {
   const auto traces = traces_of(Mesh::parse("dp=2"), {.batch = 2}, {});
   const auto& samples = traces[0].memory;
   EXPECT_TRUE(std::any_of(samples.begin(), samples.end(), [](const auto& sample) { return sample.bytes > 0; }));

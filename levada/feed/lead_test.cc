@@ -10,7 +10,7 @@
 namespace levada {
 namespace {
 
-TEST(FeedLead, WaitsForNoMoreReportsOfARankThatHasClosed) {
+TEST(FeedLead, DoesNotWaitForReportsOfAClosedRank) {
   const auto engines = inproc::make_group(2);
   const std::vector<Audience> audiences{{.from = 0, .to = {0, 1}}};
   const FeedWiring wiring = wire_feed(engines[0], audiences, 1);

@@ -34,7 +34,7 @@ std::string text_of(const std::optional<FeedLoss>& loss) {
   return loss ? loss->text : "none";
 }
 
-TEST(FeedLoss, AnExceptionIsOneAtOnceForARankThatIsAheadAndElseOnceThatOneHadTimeToRaiseItToo) {
+TEST(FeedLoss, ADepartureWithAnExceptionIsALossImmediatelyForRanksAheadAndLaterForOthers) {
   for (const std::int64_t step : {4, 5, 7}) {
     auto follower = at_five();
     follower.apply(Left{3, position(step), "ValueError: bad\nsample"});
@@ -45,7 +45,7 @@ TEST(FeedLoss, AnExceptionIsOneAtOnceForARankThatIsAheadAndElseOnceThatOneHadTim
   }
 }
 
-TEST(FeedLoss, ARankThatLeftWithoutAReasonIsOneOnlyForARankThatIsAhead) {
+TEST(FeedLoss, ADepartureWithoutAReasonIsALossOnlyForRanksAhead) {
   for (const std::int64_t step : {4, 5, 7}) {
     auto follower = at_five();
     follower.apply(Left{3, position(step), ""});
@@ -57,7 +57,7 @@ TEST(FeedLoss, ARankThatLeftWithoutAReasonIsOneOnlyForARankThatIsAhead) {
   }
 }
 
-TEST(FeedLoss, AKilledRankIsOneUnlessItHasSaidWhyItEnds) {
+TEST(FeedLoss, AKilledRankIsALossUnlessItGaveAReason) {
   auto follower = at_five();
   const Cause killed{.kind = ErrorKind::peer_lost, .rank = 3, .step = 2, .detail = "its process has ended"};
   const auto loss = find_loss(follower, killed, soon, 1);
@@ -70,7 +70,7 @@ TEST(FeedLoss, AKilledRankIsOneUnlessItHasSaidWhyItEnds) {
             "rank 3 raised ValueError at step 4; this rank (1) is in step 5");
 }
 
-TEST(FeedLoss, IsFoundWhileTheCallerIsElsewhereAndNotOnceThePassHasEnded) {
+TEST(FeedLoss, IsFoundOutsideNextButNotAfterThePassHasEnded) {
   std::latch watched(2);
   inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
@@ -88,7 +88,7 @@ TEST(FeedLoss, IsFoundWhileTheCallerIsElsewhereAndNotOnceThePassHasEnded) {
   });
 }
 
-TEST(FeedLoss, IsNoneAtANormalEnd) {
+TEST(FeedLoss, IsEmptyAfterANormalEnd) {
   inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
     auto source = std::make_shared<testing::Numbered>(testing::NumberedOptions{.samples = 30});
     Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), source, {.batch = 1});

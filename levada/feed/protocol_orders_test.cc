@@ -259,7 +259,7 @@ Outcomes ends_at(std::int64_t round) {
   return {{.max_rounds = round}};
 }
 
-TEST(FeedProtocolExplored, OneReaderGivesAllItsRoundsToAll) {
+TEST(FeedProtocolExplored, EveryRankReceivesAllRoundsOfOneReader) {
   for (const int depth : {1, 2}) {
     EXPECT_EQ(explore(Model({{.length = 4}}, 3, depth)), ends_at(4));
     EXPECT_EQ(explore(Model({{.length = 0}}, 3, depth)), ends_at(0));
@@ -267,14 +267,14 @@ TEST(FeedProtocolExplored, OneReaderGivesAllItsRoundsToAll) {
   }
 }
 
-TEST(FeedProtocolExplored, SeveralReadersStopWhereTheShortestStops) {
+TEST(FeedProtocolExplored, SeveralReadersEndWithTheShortest) {
   EXPECT_EQ(explore(Model({{.length = 3}, {.length = 3}}, 2, 1)), ends_at(3));
   EXPECT_EQ(explore(Model({{.length = 3}, {.length = 1}}, 2, 2)), ends_at(1));
   EXPECT_EQ(explore(Model({{.length = 1, .fails = true}, {.length = 2}}, 2, 1)), ends_at(1));
   EXPECT_EQ(explore(Model({{.length = 2}, {.length = 2}, {.length = 1, .fails = true}}, 3, 1)), ends_at(1));
 }
 
-TEST(FeedProtocolExplored, NoRankIsGivenARoundWhoseContentDiffersBetweenReaders) {
+TEST(FeedProtocolExplored, NoRankReceivesARoundWhoseContentDiffersBetweenReaders) {
   for (const int depth : {1, 2}) {
     EXPECT_EQ(explore(Model({{.length = 3}, {.length = 3, .differs_from = 1}}, 2, depth)), ends_at(1));
     EXPECT_EQ(explore(Model({{.length = 3, .differs_from = 0}, {.length = 3}}, 2, depth)), ends_at(0));
@@ -283,7 +283,7 @@ TEST(FeedProtocolExplored, NoRankIsGivenARoundWhoseContentDiffersBetweenReaders)
   EXPECT_EQ(explore(Model({{.length = 2}, {.length = 2}, {.length = 2, .differs_from = 1}}, 3, 1)), ends_at(1));
 }
 
-TEST(FeedProtocolExplored, AStopThatARankAsksForIsTheSameEndForAll) {
+TEST(FeedProtocolExplored, ARequestedStopIsTheSameEndOnAllRanks) {
   for (const std::size_t readers : {1, 2}) {
     Model model(std::vector<Model::Reader>(readers, {.length = 2}), 2, 1);
     model.may_stop = true;
@@ -291,7 +291,7 @@ TEST(FeedProtocolExplored, AStopThatARankAsksForIsTheSameEndForAll) {
   }
 }
 
-TEST(FeedProtocolExplored, AStopThatARankAsksForNeverDividesAStep) {
+TEST(FeedProtocolExplored, ARequestedStopNeverDividesAStep) {
   for (const std::size_t readers : {1, 2}) {
     Model model(std::vector<Model::Reader>(readers, {.length = 4}), 2, 1);
     model.may_stop = true;
@@ -301,7 +301,7 @@ TEST(FeedProtocolExplored, AStopThatARankAsksForNeverDividesAStep) {
   }
 }
 
-TEST(FeedProtocolExplored, RanksThatAllLeaveAtTheSameStepNeverSeeAnError) {
+TEST(FeedProtocolExplored, LeavingTogetherAtOneStepIsNeverAnError) {
   for (const std::size_t readers : {1, 2}) {
     for (const char* reason : {"", "StopTraining: enough"}) {
       Model model(std::vector<Model::Reader>(readers, {.length = 3}), 3, 2);
@@ -313,7 +313,7 @@ TEST(FeedProtocolExplored, RanksThatAllLeaveAtTheSameStepNeverSeeAnError) {
   }
 }
 
-TEST(FeedProtocolExplored, ARankThatLeavesWhileAnotherGoesOnIsAnErrorOnThatOrTheyHadTheirEnd) {
+TEST(FeedProtocolExplored, ADepartureIsAnErrorOnContinuingRanksUnlessTheyHaveEnded) {
   for (const std::size_t readers : {1, 2}) {
     for (const int leaver : {0, 1, 2}) {
       Model model(std::vector<Model::Reader>(readers, {.length = 3}), 3, 1);
@@ -325,7 +325,7 @@ TEST(FeedProtocolExplored, ARankThatLeavesWhileAnotherGoesOnIsAnErrorOnThatOrThe
   }
 }
 
-TEST(FeedProtocolExplored, ARankThatLeavesWithAReasonBeforeTheEndIsNeverTheEndForARankThatHasNotPassedIt) {
+TEST(FeedProtocolExplored, ADepartureWithAReasonBeforeTheEndNeverLooksLikeTheEnd) {
   // The leaver is not a reader, and the others wait for it at each step, as ranks that train together do.
   Model model({{.length = 3}}, 2, 1);
   model.may_leave = {1};

@@ -19,7 +19,7 @@ FeedEnd exhausted(std::int64_t round, int rank = 0) {
   return {.at = at(round), .rank = rank, .message = {}};
 }
 
-TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
+TEST(FeedProtocol, EveryEventRoundTrips) {
   const FeedEnd failed{
       .cause = FeedEnd::Cause::failed, .at = {9, 3, 2}, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
   for (const Event& event :
@@ -30,7 +30,7 @@ TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
   }
 }
 
-TEST(FeedProtocol, RefusesBytesThatAreNoEvent) {
+TEST(FeedProtocol, RejectsBytesThatAreNotAnEvent) {
   const Bytes good = encode(Ended{exhausted(4)});
   for (const Bytes& whole : {good, encode(Ready{2, at(9), 0, {{3, 11, {{"tokens", 5}, {"", 6}}}, {4, 12, {}}}})}) {
     for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -59,7 +59,7 @@ TEST(FeedProtocol, GrantsWhatEveryReaderHasSent) {
   EXPECT_EQ(lead.granted(), 2);
 }
 
-TEST(FeedProtocol, EndsWhereTheShortestReaderEnds) {
+TEST(FeedProtocol, EndsWithTheShortestReader) {
   Lead lead({.ranks = {0, 1}});
   lead.apply(Ready{0, at(5)});
   lead.apply(Ready{1, at(1)});
@@ -71,7 +71,7 @@ TEST(FeedProtocol, EndsWhereTheShortestReaderEnds) {
   EXPECT_EQ(lead.granted(), 2);
 }
 
-TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
+TEST(FeedProtocol, AFailurePrevailsOverAnEndAtTheSameStep) {
   Lead lead({.ranks = {0, 1}});
   lead.apply(Stopped{0, exhausted(0, 0)});
   EXPECT_EQ(lead.end()->cause, FeedEnd::Cause::exhausted);
@@ -85,7 +85,7 @@ TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
   EXPECT_EQ(other.end()->message, "broken");
 }
 
-TEST(FeedProtocol, OfFailuresAtTheSameStepThatOfTheFirstReaderIsTold) {
+TEST(FeedProtocol, TheFirstReadersFailurePrevailsAtTheSameStep) {
   Lead lead({.ranks = {0, 1, 2}});
   for (const int reader : {2, 1}) {
     lead.apply(Stopped{reader, {.cause = FeedEnd::Cause::failed, .at = at(1), .rank = reader, .message = "broken"}});
@@ -163,7 +163,7 @@ TEST(FeedProtocol, StructureAndTheNamesOfFieldsCountAsContent) {
   EXPECT_THAT(message_of(content(0, 5), other), HasSubstr("in labels, lengths"));
 }
 
-TEST(FeedProtocol, AnEndOnceToldStays) {
+TEST(FeedProtocol, AnAnnouncedEndIsFinal) {
   Lead lead({.ranks = {0}});
   lead.apply(Ready{0, at(2)});
   lead.apply(StopAsked{3});
@@ -173,7 +173,7 @@ TEST(FeedProtocol, AnEndOnceToldStays) {
   EXPECT_EQ(lead.end()->rank, 3);
 }
 
-TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
+TEST(FeedProtocol, AStopTakesEffectAfterTheLastMicroBatchOfAStep) {
   Lead lead({.ranks = {0, 1}});
   lead.apply(Ready{0, {2, 1, 1}});
   lead.apply(Ready{1, {2, 1, 1}});
@@ -185,7 +185,7 @@ TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
   EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .at = {3, 2, 0}, .rank = 3, .message = {}}));
 }
 
-TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
+TEST(FeedProtocol, ALeavingRankDoesNotEndTheFeed) {
   Lead lead({.ranks = {0}});
   lead.apply(Ready{0, at(2)});
   lead.apply(Left{3, at(1), "ValueError: no"});
@@ -193,7 +193,7 @@ TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
   EXPECT_EQ(lead.granted(), 2);
 }
 
-TEST(FeedProtocol, ForwardsTheEarliestDepartureAndOfOneStepOneWithAReason) {
+TEST(FeedProtocol, ForwardsTheEarliestDepartureAndPrefersOneWithAReason) {
   Lead lead({.ranks = {0}});
   EXPECT_FALSE(lead.departure());
   lead.apply(Left{3, at(7), ""});
@@ -208,7 +208,7 @@ TEST(FeedProtocol, ForwardsTheEarliestDepartureAndOfOneStepOneWithAReason) {
   EXPECT_EQ(lead.departure()->rank, 4);
 }
 
-TEST(FeedProtocol, OnlyARankThatAsksForTheStepOfADepartureIsAbandoned) {
+TEST(FeedProtocol, ARankIsAbandonedOnlyAtTheStepOfADeparture) {
   Follower follower(false);
   follower.apply(Left{1, at(2), "ValueError: no"});
   EXPECT_FALSE(follower.is_abandoned());
@@ -220,7 +220,7 @@ TEST(FeedProtocol, OnlyARankThatAsksForTheStepOfADepartureIsAbandoned) {
   EXPECT_FALSE(follower.may_receive());
 }
 
-TEST(FeedProtocol, ADepartureWhereTheFeedEndsIsAnErrorOnlyWithAReason) {
+TEST(FeedProtocol, ADepartureAtTheEndIsAnErrorOnlyWithAReason) {
   for (const char* reason : {"", "ValueError: no"}) {
     Follower follower(false);
     follower.apply(Left{1, at(1), reason});

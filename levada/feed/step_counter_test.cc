@@ -54,7 +54,7 @@ TEST(StepCounter, AddsTheMappingsOfABatch) {
   EXPECT_EQ(count(complex).labels, std::nullopt);
 }
 
-TEST(StepCounter, LeavesOutPaddedRows) {
+TEST(StepCounter, ExcludesPaddedRows) {
   const Tree batch =
       Tree::dict({{"tokens", ids({3, 2}, {1, 2, 3, 4, 5, 6})}, {"labels", ids({3, 2}, {2, -100, 4, 5, 6, 7})}});
   EXPECT_EQ(StepCounter().count(flatten(batch), PaddedRows{2, 3}),
@@ -70,14 +70,14 @@ TEST(StepCounter, CountsViewsWithoutACopy) {
   EXPECT_EQ(copied_bytes(), before);
 }
 
-TEST(StepCounter, FollowsABatchOfAnotherStructure) {
+TEST(StepCounter, HandlesAChangeOfStructure) {
   StepCounter counter;
   EXPECT_EQ(counter.count(flatten(Tree::dict({{"x", ids({1}, {1})}, {"tokens", ids({2}, {1, 2})}}))).tokens, 2);
   EXPECT_EQ(counter.count(flatten(Tree::dict({{"tokens", ids({3}, {1, 2, 3})}}))).tokens, 3);
   EXPECT_EQ(counter.count(flatten(Tree(std::string("text")))), nothing);
 }
 
-TEST(StepCounter, CountsEachTypeOfNumber) {
+TEST(StepCounter, CountsEveryNumericType) {
   const auto labels_of = [](const Tensor& labels) { return count(Tree::dict({{"labels", labels}})).labels; };
   EXPECT_EQ(labels_of(Tensor::of<std::int8_t>({3}, {-1, 0, 1})), 2);
   EXPECT_EQ(labels_of(Tensor::of<std::int16_t>({3}, {-100, 0, 1})), 2);
@@ -90,7 +90,7 @@ TEST(StepCounter, CountsEachTypeOfNumber) {
   EXPECT_EQ(masked(Tensor::of<std::uint16_t>({2}, {0x8000, 0})), 1);
 }
 
-TEST(StepCounter, KnowsNothingOfWhatIsNoTensorOfNumbers) {
+TEST(StepCounter, IgnoresLeavesThatAreNotNumericTensors) {
   const Tree batch = Tree::dict({{"tokens", Tree(std::string("text"))}, {"labels", Tree::list({Tree(1), Tree(0)})}});
   EXPECT_EQ(count(batch), nothing);
   EXPECT_EQ(count(Tree::dict({{"tokens", Tensor::zeros(dtypes::float4_e2m1fn, {2})}})), nothing);
