@@ -53,7 +53,7 @@ Corpus open_text() {
   return open_files({{"a.txt", std::string(160, 'a')}}, {.sequence = 16});
 }
 
-TEST(CorpusFaults, RefusesOptionsThatCannotWork) {
+TEST(CorpusFaults, RejectsInvalidOptions) {
   EXPECT_THAT(fault_of([] { Corpus::open({}); }), HasSubstr("InvalidArgument: a corpus needs a file"));
   EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.sequence = 0}); }),
               HasSubstr("sequence must be at least 1 token, got 0"));
@@ -61,7 +61,7 @@ TEST(CorpusFaults, RefusesOptionsThatCannotWork) {
               HasSubstr("epochs must be 0, for no end, or above, got -1"));
 }
 
-TEST(CorpusFaults, RefusesMoreSamplesThanCanBeCounted) {
+TEST(CorpusFaults, RejectsMoreSamplesThanCanBeCounted) {
   const auto corpus = open_text();
   EXPECT_THAT(fault_of([&] { corpus.of_epochs(std::int64_t{1} << 61); }),
               HasSubstr("epochs of 10 samples are too many to count"));
@@ -69,7 +69,7 @@ TEST(CorpusFaults, RefusesMoreSamplesThanCanBeCounted) {
   EXPECT_EQ(corpus.of_epochs(1'000'000'000'000).size(), 10'000'000'000'000);
 }
 
-TEST(CorpusFaults, RefusesACursorBehindTheEnd) {
+TEST(CorpusFaults, RejectsACursorAfterTheEnd) {
   auto corpus = open_text();
   EXPECT_EQ(corpus.resume(corpus.cursor(10)), 10);
   EXPECT_EQ(
@@ -80,7 +80,7 @@ TEST(CorpusFaults, RefusesACursorBehindTheEnd) {
   EXPECT_EQ(corpus.of_epochs(0).resume(corpus.cursor(1'000'000)), 1'000'000);
 }
 
-TEST(CorpusFaults, RefusesASampleLongerThanAllData) {
+TEST(CorpusFaults, RejectsASampleLongerThanAllData) {
   EXPECT_THAT(fault_of([] {
                 open_files({{"a.txt", std::string(15, 'a')}}, {.sequence = 16});
               }),
@@ -88,7 +88,7 @@ TEST(CorpusFaults, RefusesASampleLongerThanAllData) {
   EXPECT_EQ(fault_of([] { open_files({{"a.txt", std::string(16, 'a')}}, {.sequence = 16}); }), "no fault");
 }
 
-TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
+TEST(CorpusFaults, NamesAnUnreadableFile) {
   const ScratchDir dir;
   const auto fault = [&](const std::string& path) {
     return fault_of([&] { Corpus::open({path}, {.tokenizer = byte_tokenizer(), .cache_dir = scratch_cache()}); });
@@ -103,7 +103,7 @@ TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
               HasSubstr("a.csv is of no known kind: a corpus is made of .jsonl, .ndjson"));
 }
 
-TEST(CorpusFaults, AsksWhichTokenizerMakesTokensOfText) {
+TEST(CorpusFaults, RequiresATokenizerForText) {
   const ScratchDir dir;
   const auto text = dir.write("a.txt", "some text");
   EXPECT_THAT(fault_of([&] { Corpus::open({text}, {.cache_dir = scratch_cache()}); }),
@@ -112,14 +112,14 @@ TEST(CorpusFaults, AsksWhichTokenizerMakesTokensOfText) {
   EXPECT_THAT(fault_of([&] { Corpus::open({dir.path()}, {.cache_dir = scratch_cache()}); }), HasSubstr("is text"));
 }
 
-TEST(CorpusFaults, KnowsABatchThatIsNone) {
+TEST(CorpusFaults, RejectsInvalidBatches) {
   auto opened = Opened::open();
   HeapMemory memory;
   EXPECT_THROW(opened.corpus.read(-1, 1, memory), InvalidArgument);
   EXPECT_THROW(opened.corpus.read(0, 0, memory), InvalidArgument);
 }
 
-TEST(CorpusFaults, StopsWhenAFileOnDiskShrinks) {
+TEST(CorpusFaults, FailsIfAFileShrinks) {
   const ScratchDir dir;
   dir.write("a.idx", raw_index(1, 1, {1000}, {0, 1}).bytes());
   const auto path = dir.write("a.bin", std::string(1000, 'a'));
@@ -131,13 +131,13 @@ TEST(CorpusFaults, StopsWhenAFileOnDiskShrinks) {
   EXPECT_THAT(fault_of([&] { corpus.read(0, 1, memory); }), HasSubstr("shrank"));
 }
 
-TEST(CorpusFaults, StopsWhenAFileEndsEarlyThoughItLooksTheSame) {
+TEST(CorpusFaults, FailsIfAFileEndsEarlyWithTheSameIdentity) {
   auto opened = Opened::open();
   opened.bin->content.resize(200);
   EXPECT_THAT(fault_of([&] { opened.read_all(); }), HasSubstr("SourceError: a.bin ends at byte 200"));
 }
 
-TEST(CorpusFaults, ReplacesTokensInTheCacheThatAreNotWhatWasWritten) {
+TEST(CorpusFaults, ReplacesDamagedTokensInTheCache) {
   const ScratchDir dir;
   std::vector<std::string> warnings;
   CorpusOptions options{.sequence = 16, .tokenizer = byte_tokenizer(), .cache_dir = dir.file("cache")};
@@ -155,7 +155,7 @@ TEST(CorpusFaults, ReplacesTokensInTheCacheThatAreNotWhatWasWritten) {
   EXPECT_THAT(warnings, SizeIs(1));
 }
 
-TEST(CorpusFaults, EndsWhenTokensInTheCacheTurnOutToBeDamaged) {
+TEST(CorpusFaults, FailsIfVerificationFindsDamageInTheCache) {
   const ScratchDir dir;
   const CorpusOptions options{
       .sequence = 16, .epochs = 0, .tokenizer = byte_tokenizer(), .cache_dir = dir.file("cache")};
@@ -178,7 +178,7 @@ TEST(CorpusFaults, EndsWhenTokensInTheCacheTurnOutToBeDamaged) {
                            HasSubstr("resume from an earlier state")));
 }
 
-TEST(CorpusFaults, KeepsTheTokensOfAnOpenCorpusHoweverFullTheCacheIs) {
+TEST(CorpusFaults, AFullCacheKeepsTheTokensOfAnOpenCorpus) {
   const ScratchDir dir;
   const CorpusOptions options{
       .sequence = 16, .tokenizer = byte_tokenizer(), .cache_dir = dir.file("cache"), .cache_bytes = 1};
@@ -190,7 +190,7 @@ TEST(CorpusFaults, KeepsTheTokensOfAnOpenCorpusHoweverFullTheCacheIs) {
   EXPECT_EQ(CacheFolder(token_cache_folder(options.cache_dir)).prune(0).size(), 1);
 }
 
-TEST(CorpusFaults, PassesOnWhyAReadFailed) {
+TEST(CorpusFaults, ForwardsTheCauseOfAFailedRead) {
   auto opened = Opened::open();
   opened.bin->before_read = [](std::uint64_t) { throw SourceError("cannot read a.bin: Input/output error"); };
   EXPECT_EQ(fault_of([&] { opened.read_all(); }), "SourceError: cannot read a.bin: Input/output error");
@@ -198,7 +198,7 @@ TEST(CorpusFaults, PassesOnWhyAReadFailed) {
   EXPECT_EQ(fault_of([&] { opened.read_all(); }), "no fault");
 }
 
-TEST(CorpusFaults, ReadsTheSameThroughShortReads) {
+TEST(CorpusFaults, ShortReadsDoNotChangeTheData) {
   auto whole = Opened::open();
   auto opened = Opened::open();
   opened.bin->max_at_once = 3;
@@ -207,7 +207,7 @@ TEST(CorpusFaults, ReadsTheSameThroughShortReads) {
             whole.corpus.read(0, whole.corpus.sequences(), memory));
 }
 
-TEST(CorpusFaults, SurvivesAnyChangeOfTheBytesBehindItsBack) {
+TEST(CorpusFaults, AnyChangeOfStoredBytesYieldsTokensOrAnError) {
   std::mt19937 random(1);
   for (const auto packing : {Packing::cut, Packing::best_fit}) {
     int errors = 0;
@@ -226,7 +226,7 @@ TEST(CorpusFaults, SurvivesAnyChangeOfTheBytesBehindItsBack) {
   }
 }
 
-TEST(CorpusFaults, ReportsWhatItIsDoing) {
+TEST(CorpusFaults, ReportsItsActivity) {
   auto opened = Opened::open();
   EXPECT_EQ(opened.corpus.activity(), "between two batches");
   std::string heard;

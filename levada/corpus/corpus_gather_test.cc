@@ -92,7 +92,7 @@ void expect_gathered_as_read(Corpus& corpus, Packing packing, std::int64_t first
   }
 }
 
-TEST(CorpusGather, PutsDocumentsSideBySideInOneRow) {
+TEST(CorpusGather, ConcatenatesDocumentsIntoOneRow) {
   for (const auto ids : {dtypes::int64, dtypes::int32}) {
     auto corpus =
         open_files({{"a.jsonl", lines_of({"abc", "x", "", "de"})}},
@@ -125,7 +125,7 @@ TEST(CorpusGather, PutsDocumentsSideBySideInOneRow) {
   }
 }
 
-TEST(CorpusGather, OfDocumentsHoldsEachPieceOfEachDocumentInStorageOrder) {
+TEST(CorpusGather, ReturnsEachPieceOfEachDocumentInStorageOrder) {
   const auto texts = some_texts(100, 3);
   for (const std::int64_t sequence : {1, 16, 64, 1024}) {
     std::vector<std::vector<std::int64_t>> wanted, found;
@@ -226,7 +226,7 @@ TEST(CorpusGather, ResumesFromACursor) {
   }
 }
 
-TEST(CorpusGather, ACursorOfDocumentsIsRefusedByOtherPackings) {
+TEST(CorpusGather, OtherPackingsRejectACursorOfDocuments) {
   const auto open = [](Packing packing, std::int64_t pad_to) {
     return open_files(some_files(), {.sequence = 32, .packing = packing, .pad_to = pad_to});
   };
@@ -238,7 +238,7 @@ TEST(CorpusGather, ACursorOfDocumentsIsRefusedByOtherPackings) {
   EXPECT_THAT(fault_of([&] { open(Packing::documents, 1).resume(saved.cursor(3)); }), HasSubstr("padded to 4"));
 }
 
-TEST(CorpusSizes, AreThoseOfTheSegmentsThatAreRead) {
+TEST(CorpusSizes, MatchTheSegmentsThatAreRead) {
   for (const auto packing : all_packings) {
     for (const std::int64_t pad_to : {1, 4}) {
       if (packing == Packing::cut && pad_to > 1) continue;
@@ -265,7 +265,7 @@ TEST(CorpusSizes, AreThoseOfTheSegmentsThatAreRead) {
   }
 }
 
-TEST(CorpusSizes, AreFewerAtTheEndAndNoneBehindIt) {
+TEST(CorpusSizes, AreFewerAtTheEndAndNoneAfterIt) {
   for (const auto packing : all_packings) {
     auto corpus = open_files(some_files(), {.sequence = 32, .packing = packing});
     const auto all = corpus.sequences();
@@ -276,7 +276,7 @@ TEST(CorpusSizes, AreFewerAtTheEndAndNoneBehindIt) {
   }
 }
 
-TEST(CorpusGather, RefusesWhatIsNotThereAndWhatIsNoBatch) {
+TEST(CorpusGather, RejectsUnknownSamplesAndEmptyBatches) {
   auto corpus = open_files(some_files(), {.sequence = 32, .packing = Packing::documents});
   HeapMemory memory;
   const auto gather = [&](const std::vector<std::int64_t>& numbers) {
@@ -294,7 +294,7 @@ TEST(CorpusGather, RefusesWhatIsNotThereAndWhatIsNoBatch) {
   EXPECT_EQ(gather({8}), "no fault");
 }
 
-TEST(CorpusGather, RefusesARowThatIsLongerThanCuSeqlensCanCount) {
+TEST(CorpusGather, RejectsARowLongerThanCuSeqlensCanCount) {
   constexpr auto sequence = std::int64_t{1} << 30;
   auto corpus = open_files({{"a.jsonl", lines_of({"abc", "x"})}},
                            {.sequence = sequence, .packing = Packing::documents, .pad_to = sequence});
@@ -309,7 +309,7 @@ TEST(CorpusGather, RefusesARowThatIsLongerThanCuSeqlensCanCount) {
               HasSubstr("InvalidArgument: the 2 documents of a packed row have 2147483648 positions"));
 }
 
-TEST(CorpusGather, StopsWhenAFileChangesWhileItIsRead) {
+TEST(CorpusGather, FailsIfAFileChangesDuringReading) {
   for (const auto packing : all_packings) {
     for (const int threads : {1, 3}) {
       const ScratchDir dir;

@@ -58,7 +58,7 @@ class CorpusMixing : public ::testing::Test {
                                              {"path": ["c.txt"], "weight": 5, "max_samples": 1000}]})";
 };
 
-TEST_F(CorpusMixing, GivesEachSampleOfEachSourceOnceToEvaluateWhateverTheWeights) {
+TEST_F(CorpusMixing, EvaluationYieldsEachSampleOnceRegardlessOfWeights) {
   for (const auto shuffle : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(7)}) {
     auto corpus = open(three_, {.shuffle_seed = shuffle, .each_once = true});
     ASSERT_EQ(corpus.size(), 100 + 40 + 300);
@@ -73,7 +73,7 @@ TEST_F(CorpusMixing, GivesEachSampleOfEachSourceOnceToEvaluateWhateverTheWeights
   EXPECT_THAT(fault_of([&] { open(three_, {.epochs = 2, .each_once = true}); }), HasSubstr("in one epoch, not in 2"));
 }
 
-TEST_F(CorpusMixing, TakesItsShareOfEveryBlockFromEachSource) {
+TEST_F(CorpusMixing, EachSourceHasItsShareOfEveryBlock) {
   auto corpus = open(three_, {.epochs = 0});
   EXPECT_EQ(corpus.sequences(), 100 + 40 + 300);
   std::map<char, int> counts;
@@ -82,7 +82,7 @@ TEST_F(CorpusMixing, TakesItsShareOfEveryBlockFromEachSource) {
   EXPECT_EQ(counts, (std::map<char, int>{{'a', 1032}, {'b', 2064}, {'c', 1000}}));
 }
 
-TEST_F(CorpusMixing, GoesThroughEachSourceInItsOwnEpochs) {
+TEST_F(CorpusMixing, EachSourceHasSeparateEpochs) {
   for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(3)}) {
     auto corpus = open(three_, {.shuffle_seed = seed, .epochs = 0});
     std::map<char, std::vector<int>> given;
@@ -126,7 +126,7 @@ TEST_F(CorpusMixing, ReportsTheShareOfEachSource) {
   EXPECT_EQ(alone.shares(200, 300)[0].samples, 0);
 }
 
-TEST_F(CorpusMixing, EndsAfterItsEpochsOrWhenAllSourcesHaveReachedTheirCaps) {
+TEST_F(CorpusMixing, EndsAfterItsEpochsOrWhenAllCapsAreReached) {
   EXPECT_EQ(open(three_, {.epochs = 3}).size(), 3 * 440);
   EXPECT_EQ(open(three_, {.epochs = 0}).size(), std::nullopt);
   const auto* capped = R"({"sources": [{"path": "a.txt", "weight": 1, "max_samples": 30},
@@ -140,7 +140,7 @@ TEST_F(CorpusMixing, EndsAfterItsEpochsOrWhenAllSourcesHaveReachedTheirCaps) {
   EXPECT_FALSE(corpus.read(42, 1, memory));
 }
 
-TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
+TEST_F(CorpusMixing, DividesTokensInsteadOfSamplesIfRequested) {
   dir_.write("short.jsonl", "{\"text\":\"abc\"}\n");
   dir_.write("long.jsonl", "{\"text\":\"abcdefghijkl\"}\n");
   const auto path = dir_.write("mix.json", R"({"by": "tokens", "sources": [{"path": "short.jsonl", "weight": 1},
@@ -157,7 +157,7 @@ TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
   EXPECT_NEAR(shares[0].share, 0.5, 1e-3);
 }
 
-TEST_F(CorpusMixing, ReadsAFolderAndAPatternAsTheirFiles) {
+TEST_F(CorpusMixing, AFolderAndAPatternExpandToTheirFiles) {
   CorpusOptions options{.sequence = 4, .tokenizer = byte_tokenizer(), .cache_dir = scratch_cache()};
   auto folder = Corpus::open({dir_.path()}, options);
   auto pattern = Corpus::open({dir_.file("?*.txt")}, options);
@@ -168,7 +168,7 @@ TEST_F(CorpusMixing, ReadsAFolderAndAPatternAsTheirFiles) {
   EXPECT_EQ(folder.read(0, 400, memory), named.read(0, 400, memory));
 }
 
-TEST_F(CorpusMixing, RefusesACursorOfAnotherMix) {
+TEST_F(CorpusMixing, RejectsACursorOfAnotherMix) {
   const auto cursor = open(three_, {.shuffle_seed = 1}).cursor(9);
   EXPECT_EQ(open(three_, {.shuffle_seed = 1}).resume(cursor), 9);
   const auto refusal = [&](std::string json, const std::string& what, const std::string& by) {
@@ -186,7 +186,7 @@ TEST_F(CorpusMixing, RefusesACursorOfAnotherMix) {
   EXPECT_THAT(refusal(three_, "\"a.txt\"", "[\"a.txt\", \"b1.txt\"]"), HasSubstr("corpus is"));
 }
 
-TEST_F(CorpusMixing, ContinuesWithOtherWeightsIfAsked) {
+TEST_F(CorpusMixing, ContinuesWithOtherWeightsIfRequested) {
   const auto with = [&](const std::string& weights, bool resume_weights = true) {
     auto json = three_;
     json.replace(json.find("1000"), 4, "5000");
@@ -229,7 +229,7 @@ TEST_F(CorpusMixing, ContinuesWithOtherWeightsIfAsked) {
   EXPECT_EQ(samples(fresh, 0, 900), samples(first, 0, 900));
 }
 
-TEST_F(CorpusMixing, DoesNotBelieveTheWeightsOfACursor) {
+TEST_F(CorpusMixing, ValidatesTheWeightsOfACursor) {
   const auto fault = [&](const std::string& name, const std::string& value) {
     auto corpus = open(three_, {.resume_weights = true});
     auto saved = Cursor::decode(corpus.cursor(100));
@@ -259,7 +259,7 @@ TEST_F(CorpusMixing, DoesNotBelieveTheWeightsOfACursor) {
               HasSubstr("InvalidArgument: the weight of"));
 }
 
-TEST_F(CorpusMixing, NamesASourceThatCannotBeUsed) {
+TEST_F(CorpusMixing, NamesAnInvalidSource) {
   const auto fault = [&](const std::string& json) { return fault_of([&] { open(json); }); };
   EXPECT_THAT(fault(R"({"sources": [{"path": "x*.txt", "weight": 1}]})"), HasSubstr("SourceError: no file matches "));
   EXPECT_THAT(fault(R"({"sources": [{"path": "none.txt", "weight": 1}]})"), HasSubstr("none.txt: No such file"));

@@ -126,7 +126,7 @@ TEST(CorpusPacking, RoundsDocumentsUpAndPadsTheRow) {
   EXPECT_NEAR(corpus.padding_share(), 8.0 / 12, 1e-12);
 }
 
-TEST(CorpusPacking, ReturnsRowsOfABatchAsItReturnsThemAlone) {
+TEST(CorpusPacking, ReadingABatchEqualsReadingItsRows) {
   std::mt19937 random(4);
   std::vector<std::string> texts;
   for (int d = 0; d < 200; ++d) texts.push_back(document(d, random() % 50));
@@ -143,7 +143,7 @@ TEST(CorpusPacking, ReturnsRowsOfABatchAsItReturnsThemAlone) {
   }
 }
 
-TEST(CorpusPacking, ReadsHardlyMoreThanItReturns) {
+TEST(CorpusPacking, ReadsLittleMoreThanItReturns) {
   std::mt19937 random(5);
   std::vector<std::string> texts;
   for (int d = 0; d < 500; ++d) texts.push_back(document(d, 500 + random() % 9000));
@@ -156,7 +156,7 @@ TEST(CorpusPacking, ReadsHardlyMoreThanItReturns) {
   EXPECT_LE(corpus.stats().bytes_read, corpus.stats().bytes_consumed * 103 / 100);
 }
 
-TEST(CorpusPacking, RefusesWhatCannotBePacked) {
+TEST(CorpusPacking, RejectsOptionsThatCannotBePacked) {
   const Files files = {{"a.jsonl", lines_of({"abc"})}};
   EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 10, .pad_to = 4}); }),
               HasSubstr("InvalidArgument: documents cannot be padded to multiples of 4: the sequence of 10 must"));
@@ -170,7 +170,7 @@ TEST(CorpusPacking, RefusesWhatCannotBePacked) {
               HasSubstr("packing must be cut, best-fit or documents, got worst-fit"));
 }
 
-TEST(CorpusPacking, RefusesACursorOfOtherPacking) {
+TEST(CorpusPacking, RejectsACursorOfAnotherPacking) {
   const Files files = {{"a.jsonl", lines_of({document(1, 50), document(2, 60)})}};
   auto corpus = open_packed(files, {.sequence = 16});
   EXPECT_EQ(corpus.resume(corpus.cursor(3)), 3);

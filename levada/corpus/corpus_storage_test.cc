@@ -56,7 +56,7 @@ std::vector<Tree> batches_of(Corpus& corpus, std::int64_t count) {
   return batches;
 }
 
-TEST(CorpusStorage, ReturnsTheSameHoweverManyThreadsReadAndHoweverShortTheirReadsAre) {
+TEST(CorpusStorage, ThreadsAndShortReadsDoNotChangeTheData) {
   for (const auto packing : {Packing::cut, Packing::best_fit, Packing::documents}) {
     for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(4)}) {
       const CorpusOptions plain{.sequence = 64, .shuffle_seed = seed, .packing = packing, .attention_mask = true};
@@ -73,7 +73,7 @@ TEST(CorpusStorage, ReturnsTheSameHoweverManyThreadsReadAndHoweverShortTheirRead
   }
 }
 
-TEST(CorpusStorage, ReadsRowsSideBySide) {
+TEST(CorpusStorage, ReadsRowsConcurrently) {
   std::latch all(4);  // passes only if four reads are in progress at once
   std::atomic<bool> opened = false;
   auto corpus =
@@ -85,7 +85,7 @@ TEST(CorpusStorage, ReadsRowsSideBySide) {
   EXPECT_TRUE(corpus.read(0, 4, memory));
 }
 
-TEST(CorpusStorage, RetriesAFaultThatPassesAndFailsIfItStays) {
+TEST(CorpusStorage, RetriesATransientFaultAndFailsIfItPersists) {
   auto untouched = open_with({.sequence = 64, .shuffle_seed = 2});
   const auto wanted = batches_of(untouched, 8);
   for (const int threads : {1, 3}) {
@@ -144,7 +144,7 @@ TEST(CorpusStorage, ReturnsTheSameFromRemoteStorage) {
   }
 }
 
-TEST(CorpusStorage, FetchesWhatItGathersFromRemoteStorageSideBySide) {
+TEST(CorpusStorage, FetchesGatheredSamplesConcurrentlyFromRemoteStorage) {
   constexpr std::int32_t length = 1 << 16;
   constexpr int documents = 192;  // more than the cache holds
   std::vector<std::int64_t> ends(documents + 1);
@@ -188,7 +188,7 @@ TEST(CorpusStorage, FetchesWhatItGathersFromRemoteStorageSideBySide) {
   EXPECT_EQ(gate->under_way, gate->wanted);
 }
 
-TEST(CorpusStorage, AUrlWithoutRemoteFilesNamesWhatReadsIt) {
+TEST(CorpusStorage, AUrlWithoutRemoteFilesNamesTheRequiredPackage) {
   try {
     Corpus::open({"s3://bucket/a.bin"});
     FAIL();
@@ -197,7 +197,7 @@ TEST(CorpusStorage, AUrlWithoutRemoteFilesNamesWhatReadsIt) {
   }
 }
 
-TEST(CorpusStorage, RefusesOptionsThatCannotWork) {
+TEST(CorpusStorage, RejectsInvalidOptions) {
   EXPECT_THROW(open_with({.io = {.threads = 0}}), InvalidArgument);
 }
 

@@ -155,14 +155,14 @@ class LineMaker {
   std::mt19937 random_;
 };
 
-TEST(Corpus, ReturnsEverySequenceThatParsingEverythingReturns) {
+TEST(Corpus, ReturnsTheSequencesOfACompleteParse) {
   for (unsigned seed = 0; seed < 3; ++seed) {
     const Files files = {{"a.jsonl", LineMaker(seed).file(60)}};
     for (const std::int64_t length : {1, 2, 7, 64, 1000}) expect_like_plain(files, length);
   }
 }
 
-TEST(Corpus, LaysSeveralFilesEndToEnd) {
+TEST(Corpus, ConcatenatesSeveralFiles) {
   const Files files = {{"a.jsonl", LineMaker(7).file(3)},
                        {"b.txt", "Grüße!\n" + std::string(5, '\0')},
                        {"c.jsonl", "{\"text\":\"\"}"},
@@ -171,7 +171,7 @@ TEST(Corpus, LaysSeveralFilesEndToEnd) {
   for (const std::int64_t length : {1, 2, 7, 64, 1000}) expect_like_plain(files, length);
 }
 
-TEST(Corpus, ReturnsAnotherOrderInEveryEpochAndEachSequenceOnceInIt) {
+TEST(Corpus, EveryEpochHasAnotherOrderWithEachSequenceOnce) {
   std::string text;
   for (char i = 0; i < 100; ++i) text += i + std::string(9, 'a');
   const Files files = {{"a.txt", text}};
@@ -189,7 +189,7 @@ TEST(Corpus, ReturnsAnotherOrderInEveryEpochAndEachSequenceOnceInIt) {
   }
 }
 
-TEST(Corpus, LeavesBadLinesOutAndCountsThem) {
+TEST(Corpus, SkipsAndCountsBadLines) {
   std::mt19937 random(4);
   LineMaker lines(9);
   std::string content;
@@ -210,7 +210,7 @@ TEST(Corpus, LeavesBadLinesOutAndCountsThem) {
   EXPECT_EQ(corpus.documents(), 200 - bad);
 }
 
-TEST(Corpus, LeavesOutNoMoreBadLinesThanItMay) {
+TEST(Corpus, FailsIfTooManyLinesAreBad) {
   const std::string half = "{\"text\": \"some text\"}\nbad\n", none = "{\"text\": \"some text\"}\n";
   const Files files = {{"a.jsonl", half}, {"b.jsonl", none}, {"c.jsonl", half + "bad\n"}};
   const auto fault = [&](double max_bad) {
@@ -227,19 +227,19 @@ TEST(Corpus, LeavesOutNoMoreBadLinesThanItMay) {
     EXPECT_THAT(fault(wrong), HasSubstr("InvalidArgument: max_bad is "));
 }
 
-TEST(Corpus, TakesAnotherFieldWhenAsked) {
+TEST(Corpus, ReadsTheRequestedField) {
   const Files files = {{"a.jsonl", "{\"text\":1,\"body\":\"abcdefgh\"}\n{\"body\":\"ij\",\"text\":null}\n"}};
   expect_like_plain(files, 3, {.text_field = "body"});
 }
 
-TEST(Corpus, TakesCompressedTextForWhatIsInIt) {
+TEST(Corpus, CompressionDoesNotChangeTheDigest) {
   const auto content = LineMaker(2).file(30);
   const auto plain = open_files({{"a.jsonl", content}}, {.sequence = 8});
   EXPECT_EQ(open_files({{"a.jsonl.gz", gzip(content)}}, {.sequence = 8}).digest(), plain.digest());
   EXPECT_EQ(open_files({{"a.jsonl.zst", zstd(content)}}, {.sequence = 8}).digest(), plain.digest());
 }
 
-TEST(Corpus, ReadsTextOnceForAllRuns) {
+TEST(Corpus, LaterRunsDoNotReadTextAgain) {
   const ScratchDir cache;
   const auto content = LineMaker(3).file(30);
   const auto prepared = [&](const std::string& end_of_document) {
@@ -254,7 +254,7 @@ TEST(Corpus, ReadsTextOnceForAllRuns) {
   EXPECT_EQ(prepared("0"), first);
 }
 
-TEST(Corpus, EncodesWithTheTokenizerAndTheEndOfDocumentThatItIsGiven) {
+TEST(Corpus, UsesTheGivenTokenizerAndEndOfDocument) {
   const auto tokenizer = std::make_shared<HookedTokenizer>();
   const Files files = {{"a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cd\"}\n"}};
   auto corpus = open_files(files, {.sequence = 5, .tokenizer = tokenizer, .end_of_document = "#"});
@@ -266,7 +266,7 @@ TEST(Corpus, EncodesWithTheTokenizerAndTheEndOfDocumentThatItIsGiven) {
   EXPECT_THROW(open_files(files, {.tokenizer = tokenizer, .end_of_document = "none"}), InvalidArgument);
 }
 
-TEST(Corpus, ReturnsABatchOfSamplesAsItReturnsThemAlone) {
+TEST(Corpus, ReadingABatchEqualsReadingItsSamples) {
   const Files files = {{"a.jsonl", LineMaker(1).file(50)}, {"b.txt", std::string(500, 'b')}};
   auto corpus = open_files(files, {.sequence = 16, .shuffle_seed = 5, .epochs = 3});
   HeapMemory memory;
@@ -335,7 +335,7 @@ TEST(Corpus, ResumesFromItsCursor) {
   EXPECT_EQ(renamed.resume(corpus.cursor(7)), 7);
 }
 
-TEST(Corpus, RefusesACursorOfOtherSamples) {
+TEST(Corpus, RejectsACursorOfOtherSamples) {
   const std::string text(100, 'a');
   auto corpus = open_files({{"a.txt", text}}, {.sequence = 10, .shuffle_seed = 1});
   const auto refusal = [&](const Files& files, CorpusOptions options) -> std::string {
@@ -356,7 +356,7 @@ TEST(Corpus, RefusesACursorOfOtherSamples) {
   EXPECT_THROW(corpus.resume(as_bytes("nonsense")), CorruptMessage);
 }
 
-TEST(Corpus, ReadsHardlyMoreThanItReturns) {
+TEST(Corpus, ReadsLittleMoreThanItReturns) {
   std::mt19937 random(5);
   std::string content;
   for (int document = 0; document < 400; ++document) {

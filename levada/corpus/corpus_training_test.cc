@@ -33,7 +33,7 @@ Corpus open_tokens(const Files& files, CorpusOptions options) {
 
 const Files documents = tokens_of({{1, 9}, {2, 3, 9}, {9}, {4, 5, 6, 9}, {7, 9}});
 
-TEST(CorpusDocuments, AreOneSegmentOfACutSampleUnlessTheirEndsAreMinded) {
+TEST(CorpusDocuments, AreOneSegmentOfACutSampleByDefault) {
   HeapMemory memory;
   const auto batch = open_tokens(documents, {.sequence = 11, .attention_mask = true}).read(0, 1, memory).value();
   EXPECT_THAT(values<std::int64_t>(batch, "tokens"), ElementsAre(1, 9, 2, 3, 9, 9, 4, 5, 6, 9, 7));
@@ -41,7 +41,7 @@ TEST(CorpusDocuments, AreOneSegmentOfACutSampleUnlessTheirEndsAreMinded) {
   EXPECT_THAT(values<float>(batch, "loss_mask"), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1));
 }
 
-TEST(CorpusDocuments, BeginAnewBehindTheTokenThatEndsOne) {
+TEST(CorpusDocuments, RestartAfterTheEndOfDocumentToken) {
   HeapMemory memory;
   auto corpus = open_tokens(documents, {.sequence = 11,
                                         .attention_mask = true,
@@ -61,7 +61,7 @@ TEST(CorpusDocuments, BeginAnewBehindTheTokenThatEndsOne) {
   }
 }
 
-TEST(CorpusDocuments, EachChoiceStandsAlone) {
+TEST(CorpusDocuments, EachOptionAffectsOneField) {
   HeapMemory memory;
   const CorpusOptions plain{.sequence = 5, .attention_mask = true, .end_of_document = "9"};
   const auto read = [&](const CorpusOptions& options) {
@@ -84,14 +84,14 @@ TEST(CorpusDocuments, EachChoiceStandsAlone) {
   EXPECT_EQ(differ(options), "l");
 }
 
-TEST(CorpusDocuments, OfTextEndWithTheTokenizersToken) {
+TEST(CorpusDocuments, EndWithTheTokenizersTokenInText) {
   HeapMemory memory;
   auto corpus =
       open_files({{"a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"c\"}\n"}}, {.sequence = 4, .eod_mask_loss = true});
   EXPECT_THAT(values<float>(corpus.read(0, 1, memory).value(), "loss_mask"), ElementsAre(1, 1, 0, 1));
 }
 
-TEST(CorpusDocuments, EndWithATokenThatMustBeKnown) {
+TEST(CorpusDocuments, RequireAKnownEndOfDocumentToken) {
   EXPECT_EQ(fault_of([] { open_tokens(documents, {.sequence = 4, .reset_position_ids = true}); }),
             "InvalidArgument: the files hold tokens, and which of them ends a document is not known: give its number "
             "(eod=, --eod) or the tokenizer");
@@ -102,7 +102,7 @@ TEST(CorpusDocuments, EndWithATokenThatMustBeKnown) {
       HasSubstr("are for documents that are cut and end with a token"));
 }
 
-TEST(CorpusIds, AreInt32WhereThatIsWanted) {
+TEST(CorpusIds, AreInt32IfRequested) {
   HeapMemory memory;
   for (const auto packing : {Packing::cut, Packing::best_fit}) {
     const auto wide = open_tokens(documents, {.sequence = 4, .packing = packing}).read(0, 2, memory).value();
@@ -138,7 +138,7 @@ TEST(CorpusSplit, PutsEachDocumentIntoOnePart) {
   }
 }
 
-TEST(CorpusSplit, IsOfEachFileAndPartOfTheOrder) {
+TEST(CorpusSplit, SplitsEachFileAndIsPartOfTheOrder) {
   const Files files = {{"a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"b\"}\n"},
                        {"b.jsonl", "{\"text\":\"c\"}\n{\"text\":\"d\"}\n"}};
   const auto open = [&](const char* part) { return open_files(files, {.sequence = 3, .split = {1, 1}, .part = part}); };
@@ -152,7 +152,7 @@ TEST(CorpusSplit, IsOfEachFileAndPartOfTheOrder) {
   EXPECT_THAT(fault_of([&] { open("test"); }), HasSubstr("the split 1,1 leaves nothing for test"));
 }
 
-TEST(CorpusTokens, AreInTheVocabularyOfTheTokenizerThatIsNamed) {
+TEST(CorpusTokens, AreCheckedAgainstTheNamedTokenizer) {
   HeapMemory memory;
   const auto read = [&](std::int32_t last, CorpusOptions options) {
     options.sequence = 3;
@@ -166,7 +166,7 @@ TEST(CorpusTokens, AreInTheVocabularyOfTheTokenizerThatIsNamed) {
   EXPECT_NO_THROW(read(257, {})) << "no tokenizer is named";
 }
 
-TEST(CorpusTokens, AreInTheVocabularyOfTheTextBesideThem) {
+TEST(CorpusTokens, AreCheckedAgainstTheTokenizerOfTextInTheSameCorpus) {
   auto files = tokens_of({{1, 2, 3, 257}});
   files["b.jsonl"] = "{\"text\":\"abc\"}\n";
   HeapMemory memory;
@@ -175,7 +175,7 @@ TEST(CorpusTokens, AreInTheVocabularyOfTheTextBesideThem) {
               HasSubstr("a.bin: token 3 is 257, but the tokenizer has 257"));
 }
 
-TEST(CorpusSplit, GivesPartsTheirSharesOfManySmallFiles) {
+TEST(CorpusSplit, PartsHaveTheirSharesOfManySmallFiles) {
   for (const int in_a_file : {1, 5, 37}) {
     Files files;
     constexpr int num_files = 400;
@@ -194,7 +194,7 @@ TEST(CorpusSplit, GivesPartsTheirSharesOfManySmallFiles) {
   }
 }
 
-TEST(CorpusSplit, KeepsADocumentInItsPartWhateverOtherFilesThereAre) {
+TEST(CorpusSplit, OtherFilesDoNotChangeADocumentsPart) {
   const auto text_of = [](int i) { return fmt::format("{{\"text\":\"{:03}\"}}\n", i); };
   Files files;
   std::vector<int> trains;
@@ -215,7 +215,7 @@ TEST(CorpusSplit, KeepsADocumentInItsPartWhateverOtherFilesThereAre) {
   EXPECT_LT(trains.size(), 50U);
 }
 
-TEST(CorpusSplit, NamesTheSplitThatLeavesNothing) {
+TEST(CorpusSplit, NamesASplitWithAnEmptyPart) {
   EXPECT_THAT(
       fault_of([] {
         open_files({{"a.jsonl", "{\"text\":\"a\"}\n"}}, {.sequence = 3, .split = {98, 1, 1}, .part = "test"});
@@ -246,7 +246,7 @@ class DigitChats final : public Tokenizer {
   std::string name_ = "digits";
 };
 
-TEST(CorpusChats, HaveALossMaskOfWhatIsToBeLearned) {
+TEST(CorpusChats, MaskTheTokensThatAreNotToBeLearned) {
   const Files files = {{"a.jsonl", "{\"messages\":[1,5,2]}\n{\"messages\":[6,7,0,8]}\n{\"messages\":[]}\n"}};
   const auto open = [&](CorpusOptions options) {
     options.tokenizer = std::make_shared<DigitChats>();

@@ -18,7 +18,7 @@ Cursor some_cursor() {
   return {.corpus = "abcd", .order = {{"sequence", "1024"}, {"shuffle", "seed 7"}}, .next = 123456789012};
 }
 
-TEST(Cursor, ComesBackAsItWas) {
+TEST(Cursor, RoundTrips) {
   const auto cursor = Cursor::decode(some_cursor().encode());
   EXPECT_EQ(cursor.corpus, "abcd");
   EXPECT_EQ(cursor.order, some_cursor().order);
@@ -26,7 +26,7 @@ TEST(Cursor, ComesBackAsItWas) {
   cursor.expect_same(some_cursor());
 }
 
-TEST(Cursor, RefusesBytesThatAreDamaged) {
+TEST(Cursor, RejectsDamagedBytes) {
   const auto whole = some_cursor().encode();
   for (std::size_t i = 0; i < whole.size(); ++i) {
     auto changed = whole;
@@ -44,7 +44,7 @@ TEST(Cursor, RefusesBytesThatAreDamaged) {
   EXPECT_THROW(Cursor::decode(longer), CorruptMessage);
 }
 
-TEST(Cursor, RefusesASampleNumberThatNoDataHas) {
+TEST(Cursor, RejectsAnImpossibleSampleNumber) {
   for (const auto next : {std::int64_t{-1}, (std::int64_t{1} << 62) + 1, std::numeric_limits<std::int64_t>::max()}) {
     auto cursor = some_cursor();
     cursor.next = next;
@@ -52,7 +52,7 @@ TEST(Cursor, RefusesASampleNumberThatNoDataHas) {
   }
 }
 
-TEST(Cursor, RefusesAnOrderThatNamesAPropertyTwice) {
+TEST(Cursor, RejectsAnOrderThatNamesAPropertyTwice) {
   const Cursor cursor{.corpus = "digest", .order = {{"sequence", "8"}, {"sequence", "9"}}, .next = 3};
   EXPECT_THROW(static_cast<void>(Cursor::decode(cursor.encode())), CorruptMessage);
 }

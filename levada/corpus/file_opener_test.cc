@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(FileOpener, AddsUpTheTablesOfFilesThatItOpensSideBySide) {
+TEST(FileOpener, SumsTheTablesOfConcurrentlyOpenedFiles) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "needs two cores";  // skipped without: a second core
   constexpr std::int32_t count = 500'000;
   std::vector<std::int64_t> begins(count + 1);

@@ -53,7 +53,7 @@ TEST(MixFile, NamesSourcesWeightsAndCaps) {
   for (const auto& json : {one, byte_order_mark + one}) EXPECT_EQ(parsed(json).by, CorpusMix::By::samples);
 }
 
-TEST(MixFile, IsAJsonThatHoldsNoJsonLines) {
+TEST(MixFile, IsDistinguishedFromJsonLines) {
   const ScratchDir dir;
   const auto is_mix = [&](const std::string& text) { return is_mix_file(dir.write("x.json", text)); };
   EXPECT_TRUE(is_mix(R"({"sources": [{"path": "a", "weight": 1}]})"));
@@ -62,7 +62,7 @@ TEST(MixFile, IsAJsonThatHoldsNoJsonLines) {
   EXPECT_FALSE(is_mix("{\"text\": \"one\"}\n{\"text\": \"two\"}\n"));
 }
 
-TEST(MixFile, NamesWhatIsWrongAndWhere) {
+TEST(MixFile, ErrorsNameTheCauseAndThePlace) {
   const auto source = [](const std::string& rest) {
     return fault_of_file(R"({"sources": [{"path": "a", )" + rest + "}]}");
   };
@@ -92,7 +92,7 @@ TEST(MixFile, NamesWhatIsWrongAndWhere) {
               HasSubstr("the source b is b.json, a mix, and mixes do not nest"));
 }
 
-TEST(MixFile, ChecksWhatAProgramWrites) {
+TEST(MixFile, ValidatesAMixBuiltInCode) {
   EXPECT_THROW(check(CorpusMix{}), InvalidArgument);
   EXPECT_THROW(check({.sources = {{.name = "a", .paths = {}}}}), InvalidArgument);
   EXPECT_THROW(check({.sources = {{.paths = {"a"}, .weight = std::numeric_limits<double>::infinity()}}}),

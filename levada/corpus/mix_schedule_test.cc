@@ -9,7 +9,7 @@ namespace levada {
 namespace {
 
 /// Shares change at random samples; every source yields its samples in order, exactly up to its cap.
-TEST(MixSchedule, ReturnsEachSampleOnceHoweverSharesChange) {
+TEST(MixSchedule, ReturnsEachSampleOnceAcrossChangesOfWeights) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 200; ++trial) {
     const auto sources = 1 + random() % 4;
@@ -42,7 +42,7 @@ TEST(MixSchedule, ReturnsEachSampleOnceHoweverSharesChange) {
   }
 }
 
-TEST(MixSchedule, IsAMixAsLongAsNothingChanges) {
+TEST(MixSchedule, EqualsAMixUntilAChange) {
   const std::vector<MixPart> parts = {{"a", 3, 9000}, {"b", 1, {}}, {"c", 0.5, {}}};
   Mix mix(parts, 5);
   MixSchedule schedule(parts, 5);

@@ -34,7 +34,7 @@ PackedOrder order_of(const std::vector<std::int64_t>& lengths, std::int64_t sequ
       [lengths](std::int64_t document) { return lengths[static_cast<std::size_t>(document)]; }, sequence, pad_to);
 }
 
-TEST(Packing, FitsEachThingWhereTheLeastRoomIs) {
+TEST(Packing, PutsEachItemIntoTheFullestBinThatFits) {
   // 6 and 5 open two bins; 4 fits the first exactly, 3 and 2 the second.
   EXPECT_THAT(pack_best_fit(std::vector<std::int64_t>{2, 3, 4, 5, 6}, 10).bin_of, ElementsAre(1, 1, 0, 1, 0));
   // 3 fits both; less room is in the first.
@@ -45,7 +45,7 @@ TEST(Packing, FitsEachThingWhereTheLeastRoomIs) {
   EXPECT_EQ(pack_best_fit({}, 10).bins, 0);
 }
 
-TEST(Packing, PutsNoMoreThingsIntoABinThanMayBe) {
+TEST(Packing, LimitsTheItemsPerBin) {
   const std::vector<std::int64_t> sizes = {4, 3, 2, 1, 1, 1};
   EXPECT_THAT(pack_best_fit(sizes, 12).bin_of, ElementsAre(0, 0, 0, 0, 0, 0));
   EXPECT_THAT(pack_best_fit(sizes, 12, 2).bin_of, ElementsAre(0, 0, 1, 1, 2, 2));
@@ -71,7 +71,7 @@ std::vector<std::uint32_t> plain_best_fit(const std::vector<std::int64_t>& sizes
   return bin_of;
 }
 
-TEST(Packing, PacksAsTryingEveryBinDoes) {
+TEST(Packing, MatchesAnExhaustiveSearchOfBins) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     auto sizes = some_lengths(400, seed, 100);
     for (auto& size : sizes) size = std::min<std::int64_t>(size, 100);
@@ -79,7 +79,7 @@ TEST(Packing, PacksAsTryingEveryBinDoes) {
   }
 }
 
-TEST(Packing, HoldsEachPositionOfEachDocumentOnceAndNoSampleTooMuch) {
+TEST(Packing, CoversEachPositionOnceWithoutOverfullSamples) {
   for (const std::int64_t sequence : {1, 3, 64, 1000}) {
     const auto lengths = some_lengths(40'000, 5, 300);
     const auto order = order_of(lengths, sequence);
@@ -111,7 +111,7 @@ TEST(Packing, HoldsEachPositionOfEachDocumentOnceAndNoSampleTooMuch) {
   }
 }
 
-TEST(Packing, StaysInWindowsAndInStorageOrder) {
+TEST(Packing, StaysWithinWindowsInStorageOrder) {
   const auto lengths = some_lengths(3 * PackedOrder::window, 6, 300);
   const auto order = order_of(lengths, 500);
   std::int64_t window = 0, first = -1;
@@ -129,7 +129,7 @@ TEST(Packing, StaysInWindowsAndInStorageOrder) {
   }
 }
 
-TEST(Packing, CutsLongDocumentsAndPacksWhatIsLeft) {
+TEST(Packing, CutsLongDocumentsAndPacksTheRemainder) {
   const auto order = order_of({22, 1, 11, 4, 0}, 10);
   ASSERT_EQ(order.size(), 4);
   EXPECT_EQ(order.piece(0, 0), (PackedPiece{0, 0, 10}));
@@ -152,7 +152,7 @@ TEST(Packing, RoundsPiecesUp) {
   EXPECT_EQ(order.max_segments(), 2);
 }
 
-TEST(Packing, KeepsDocumentsApartInStorageOrderWhereASampleIsOnePiece) {
+TEST(Packing, OnePiecePerSampleKeepsStorageOrder) {
   const std::vector<std::int64_t> lengths = {4, 22, 1, 3, 11, 0, 7};
   const PackedOrder order(
       7, [&](std::int64_t document) { return lengths[static_cast<std::size_t>(document)]; }, 10, 2, 1);
@@ -167,7 +167,7 @@ TEST(Packing, KeepsDocumentsApartInStorageOrderWhereASampleIsOnePiece) {
   EXPECT_EQ(order.max_segments(), 2);
 }
 
-TEST(Packing, NamesTheMemoryThatItTakesIfThereIsLess) {
+TEST(Packing, NamesTheRequiredMemoryIfTooLittleIsAvailable) {
   constexpr std::int64_t documents = 1'000'000;
   const auto make = [&](std::int64_t tokens, std::int64_t max_pieces, std::uint64_t available) {
     return PackedOrder(
@@ -186,7 +186,7 @@ TEST(Packing, NamesTheMemoryThatItTakesIfThereIsLess) {
   }
 }
 
-TEST(Packing, FillsSamplesNearlyWhole) {
+TEST(Packing, FillsSamplesAlmostCompletely) {
   const auto order = order_of(some_lengths(100'000, 7, 20'000), 4096);
   EXPECT_GT(static_cast<double>(order.positions()) / static_cast<double>(order.size() * 4096), 0.995);
 }

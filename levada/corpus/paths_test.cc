@@ -56,12 +56,12 @@ class SomeFiles : public ScratchDir {
   }
 };
 
-TEST(Paths, LeavesNamesAsTheyAreInTheirOrder) {
+TEST(Paths, KeepsNamesInOrder) {
   EXPECT_THAT(expand_paths({"b.txt", "a.jsonl", "no such file.jsonl"}).files,
               ElementsAre("b.txt", "a.jsonl", "no such file.jsonl"));
 }
 
-TEST(Paths, TakesAPairOfFilesOnceHoweverItsFilesAreNamed) {
+TEST(Paths, CountsAPairOnceIfBothFilesAreNamed) {
   for (const std::string at : {"", "data/", "s3://b/"}) {
     const auto named = [&](std::vector<std::string> names) {
       for (auto& name : names) name = at + name;
@@ -79,7 +79,7 @@ TEST(Paths, TakesAPairOfFilesOnceHoweverItsFilesAreNamed) {
               ElementsAre("s3://b/web.bin"));
 }
 
-TEST(Paths, SortsWhatAPatternMatchesByItsBytes) {
+TEST(Paths, SortsMatchesOfAPatternByBytes) {
   const SomeFiles dir;
   EXPECT_THAT(expanded(dir, {"*.jsonl"}), ElementsAre("10.jsonl", "2.jsonl"));
   EXPECT_THAT(expanded(dir, {"?.*", "1*.jsonl"}), ElementsAre("2.jsonl", "B.txt", "10.jsonl"));
@@ -102,13 +102,13 @@ TEST(Paths, TwoStarsMatchAnyNumberOfFolders) {
   EXPECT_THAT(expanded(dir, {"a/_temporary/**/*.jsonl"}), ElementsAre("a/_temporary/0/part.jsonl"));
 }
 
-TEST(Paths, TakesAllFilesBelowAFolder) {
+TEST(Paths, FindsAllFilesBelowAFolder) {
   const SomeFiles dir;
   EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
   EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.jsonl", "a/readme.md", "a/z.bin"));
 }
 
-TEST(Paths, LeavesOutTheEntriesOfTheTokenCacheAloneHoweverItsFolderIsNamed) {
+TEST(Paths, SkipsOnlyTokenCacheEntriesByAnyNameOfTheFolder) {
   const SomeFiles dir;
   const auto entry = dir.write("a/b/web.jsonl-0123456789abcdef.bin", "x");
   std::filesystem::create_directory_symlink(dir.file("a/b"), dir.file("a/link"));
@@ -122,7 +122,7 @@ TEST(Paths, LeavesOutTheEntriesOfTheTokenCacheAloneHoweverItsFolderIsNamed) {
   EXPECT_THAT(expand_paths({entry}, {}, dir.file("a/b")).files, ElementsAre(entry));
 }
 
-TEST(Paths, ReadsAFolderOnceHoweverManyLinksLeadThere) {
+TEST(Paths, ReadsAFolderOnceDespiteLinksToIt) {
   const SomeFiles dir;
   std::filesystem::create_directory_symlink("b", dir.file("a/a link that comes first"));
   std::filesystem::create_directory_symlink("..", dir.file("a/b/loop"));
@@ -141,7 +141,7 @@ TEST(Paths, FollowsALinkToAFolderElsewhere) {
               ElementsAre("c/b/another/b/y.jsonl", "c/b/another/z.bin", "c/b/y.jsonl", "c/z.bin"));
 }
 
-TEST(Paths, LeavesOutALinkThatLeadsToItself) {
+TEST(Paths, SkipsALinkToItself) {
   const SomeFiles dir;
   std::filesystem::create_directory_symlink("self", dir.file("a/self"));
   EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
@@ -149,7 +149,7 @@ TEST(Paths, LeavesOutALinkThatLeadsToItself) {
   EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/self.jsonl", "a/z.bin"));  // opening it names it
 }
 
-TEST(Paths, NamesWhatNothingIsFoundFor) {
+TEST(Paths, NamesThePathWithoutData) {
   const SomeFiles dir;
   EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
   EXPECT_EQ(fault_of_file(dir, "none"),
@@ -157,14 +157,14 @@ TEST(Paths, NamesWhatNothingIsFoundFor) {
                 " holds no file of data: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin");
 }
 
-TEST(Paths, AUrlOfAFileIsItselfAndIsNotListed) {
+TEST(Paths, AUrlOfAFileIsKeptWithoutListing) {
   for (const std::string url : {"s3://b/a.jsonl", "gs://b/a.txt.zst", "s3://b/a.bin", "s3://b/a.idx"}) {
     EXPECT_THAT(expand_paths({url}).files, ElementsAre(url));
   }
   EXPECT_THAT(expand_paths({"file:///d/a.jsonl"}).files, ElementsAre("/d/a.jsonl"));
 }
 
-TEST(Paths, AUrlOfAFolderIsItsFilesOfDataSortedWithoutHiddenOnes) {
+TEST(Paths, AUrlOfAFolderExpandsToItsSortedVisibleDataFiles) {
   const std::vector<std::string> below = {"s3://b/d/z.jsonl",    "s3://b/d/a.bin",  "s3://b/d/a.idx",
                                           "s3://b/d/.git/c.txt", "s3://b/d/.e.txt", "s3://b/d/f.csv"};
   EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/a.bin", "s3://b/d/z.jsonl"));
@@ -174,14 +174,14 @@ TEST(Paths, AUrlOfAFolderIsItsFilesOfDataSortedWithoutHiddenOnes) {
   EXPECT_THROW(expand_url("s3://b/d", {{"s3://b/d", {"s3://b/d/a.csv"}}}), SourceError);
 }
 
-TEST(Paths, APatternInAUrlIsWhatItMatchesWithTheFilesOfFolders) {
+TEST(Paths, APatternInAUrlExpandsToItsMatchesAndTheirFiles) {
   EXPECT_THAT(expand_url("s3://b/*", {{"s3://b/*", {"s3://b/f/", "s3://b/b.idx", "s3://b/b.bin", "s3://b/a.txt"}},
                                       {"s3://b/f/", {"s3://b/f/c.txt"}}}),
               ElementsAre("s3://b/a.txt", "s3://b/b.bin", "s3://b/f/c.txt"));
   EXPECT_THROW(expand_url("s3://b/?.txt", {}), SourceError);
 }
 
-TEST(Paths, AWebAddressIsAFileByTheNameBeforeItsQueryOrAtItsEnd) {
+TEST(Paths, AWebAddressIsAFileByItsExtensionBeforeTheQueryOrAtItsEnd) {
   const auto list = [](const std::string& asked) -> std::vector<std::string> { throw SourceError(asked); };
   for (const std::string url : {"https://h/a.jsonl?X-Sig=*b", "https://h/a.bin?sig=b", "https://h/a.idx?sig=b",
                                 "https://h/a.txt.gz#part", "https://h/a?b=c.txt"}) {
@@ -189,7 +189,7 @@ TEST(Paths, AWebAddressIsAFileByTheNameBeforeItsQueryOrAtItsEnd) {
   }
 }
 
-TEST(Paths, PassesOverWhatProgramsHaveNotFinishedOrNoteInAFolder) {
+TEST(Paths, SkipsUnfinishedOutputsAndMetadataOfPrograms) {
   const SomeFiles dir;
   for (const auto* folder : {"a/_temporary", "a/_delta_log"}) std::filesystem::create_directory(dir.file(folder));
   for (const auto* name : {"a/_temporary/part.jsonl", "a/_delta_log/1.jsonl", "a/_metadata.jsonl", "a/_SUCCESS"}) {
@@ -203,7 +203,7 @@ TEST(Paths, PassesOverWhatProgramsHaveNotFinishedOrNoteInAFolder) {
   EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/e.jsonl"));
 }
 
-TEST(Paths, CountsTheFilesOfAFolderThatAreNoDataByTheEndsOfTheirNames) {
+TEST(Paths, CountsOtherFilesByExtension) {
   const SomeFiles dir;
   for (const auto* name : {"a/b/1.csv", "a/b/2.csv", "a/b/LICENSE", "a/b/UPPER.JSONL", "a/b/z.jsonl.bz2"}) {
     dir.write(name, "x");
@@ -212,7 +212,7 @@ TEST(Paths, CountsTheFilesOfAFolderThatAreNoDataByTheEndsOfTheirNames) {
               ElementsAre(Pair("", 1), Pair(".JSONL", 1), Pair(".bz2", 1), Pair(".csv", 2), Pair(".md", 1)));
 }
 
-TEST(Paths, AsksWhichFilesOfAFolderAreDataWhereTextLiesBesideOther) {
+TEST(Paths, RejectsAFolderThatMixesTextAndOtherData) {
   const SomeFiles dir;
   dir.write("a/LICENSE.txt", "x");
   EXPECT_EQ(
@@ -224,7 +224,7 @@ TEST(Paths, AsksWhichFilesOfAFolderAreDataWhereTextLiesBesideOther) {
   EXPECT_THROW(expand_url("s3://b/d", {{"s3://b/d", {"s3://b/d/LICENSE.txt", "s3://b/d/e.bin"}}}), SourceError);
 }
 
-TEST(Paths, RefusesAFileThatWouldBeReadTwice) {
+TEST(Paths, RejectsAFileThatWouldBeReadTwice) {
   const SomeFiles dir;
   std::filesystem::create_symlink("2.jsonl", dir.file("latest.jsonl"));
   std::filesystem::create_hard_link(dir.file("10.jsonl"), dir.file("same.jsonl"));
@@ -245,7 +245,7 @@ TEST(Paths, RefusesAFileThatWouldBeReadTwice) {
   EXPECT_THROW(expand_paths({"s3://b/a.jsonl", "s3://b/a.jsonl"}), SourceError);
 }
 
-TEST(Paths, ReadsJsonOfLinesAndNoOther) {
+TEST(Paths, ReadsOnlyJsonFilesOfLines) {
   const SomeFiles dir;
   dir.write("a/lines.json", "{\"text\": \"a\"}\r\n{\"text\": \"b\"}\n");
   dir.write("a/mix.json", "{\n  \"sources\": []\n}\n");

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using Proportions = std::vector<double>;
 
-TEST(Split, DividesAllDocumentsByTheShares) {
+TEST(Split, DividesAllDocumentsByTheirShares) {
   for (const auto& split : {Proportions{98, 1, 1}, {1, 1, 1}, {969, 30, 1}, {0.7, 0.2, 0.1}, {1, 0, 3}}) {
     double end = 0;
     for (std::size_t i = 0; i < split.size(); ++i) {
@@ -29,7 +29,7 @@ TEST(Split, DividesAllDocumentsByTheShares) {
   EXPECT_EQ(part_of_split({}, "train").end, 1);
 }
 
-TEST(Split, NamesWhatIsWrong) {
+TEST(Split, ErrorsNameTheCause) {
   const auto fault = [](const Proportions& split, std::string_view part) {
     return fault_of([&] { part_of_split(split, part); });
   };

@@ -20,7 +20,7 @@
 namespace levada {
 namespace {
 
-TEST(ThreadPool, DoesEachPieceOnce) {
+TEST(ThreadPool, RunsEachPieceOnce) {
   for (const int size : {1, 2, 5}) {
     ThreadPool pool(size, "testing");
     for (const std::size_t pieces : {0, 1, 2, 100}) {
@@ -34,7 +34,7 @@ TEST(ThreadPool, DoesEachPieceOnce) {
   }
 }
 
-TEST(ThreadPool, DoesFewPiecesWithManyThreads) {
+TEST(ThreadPool, RunsFewPiecesWithManyThreads) {
   ThreadPool pool(64, "testing");
   for (int time = 0; time < 2000; ++time) {
     std::array<std::atomic<int>, 3> done{};
@@ -43,7 +43,7 @@ TEST(ThreadPool, DoesFewPiecesWithManyThreads) {
   }
 }
 
-TEST(ThreadPool, WorksSideBySide) {
+TEST(ThreadPool, RunsPiecesConcurrently) {
   ThreadPool pool(3, "testing");
   std::latch all(3);  // passes only if three pieces are in progress at once
   std::array<std::atomic<int>, 3> members{};
@@ -54,7 +54,7 @@ TEST(ThreadPool, WorksSideBySide) {
   for (const auto& times : members) EXPECT_EQ(times, 1);
 }
 
-TEST(ThreadPool, ThrowsTheExceptionOfTheFirstPieceThatFailedAndStaysUsable) {
+TEST(ThreadPool, RethrowsTheFirstExceptionAndStaysUsable) {
   ThreadPool pool(3, "testing");
   std::latch all(3);
   try {
@@ -71,7 +71,7 @@ TEST(ThreadPool, ThrowsTheExceptionOfTheFirstPieceThatFailedAndStaysUsable) {
   EXPECT_EQ(done, 50);
 }
 
-TEST(ThreadPool, BeginsNoPieceBehindAFailure) {
+TEST(ThreadPool, StartsNoPieceAfterAFailure) {
   ThreadPool pool(2, "testing");
   std::atomic<int> begun = 0;
   EXPECT_THROW(pool.run(1'000'000,
@@ -106,7 +106,7 @@ int with_room_for_threads(std::size_t threads, const std::function<int()>& body)
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-TEST(ThreadPool, WorksWithTheThreadsThatTheSystemAllows) {
+TEST(ThreadPool, RunsWithTheThreadsThatTheSystemAllows) {
   EXPECT_EQ(with_room_for_threads(2,
                                   [] {
                                     ThreadPool pool(100, "testing");
@@ -123,7 +123,7 @@ TEST(ThreadPool, WorksWithTheThreadsThatTheSystemAllows) {
             0);
 }
 
-TEST(ThreadPool, NamesItsPurposeWhereTheSystemAllowsNoThread) {
+TEST(ThreadPool, NamesItsPurposeIfTheSystemAllowsNoThread) {
   EXPECT_EQ(with_room_for_threads(
                 0,
                 [] {

@@ -112,7 +112,7 @@ struct Cached {
   std::unique_ptr<File> file;
 };
 
-TEST(BlockCache, ReadsWhatThePlainFileReadsFromManyThreadsWithAnyAnnouncements) {
+TEST(BlockCache, ReadsTheSameAsThePlainFileFromManyThreads) {
   const ScratchDir dir;
   for (const auto& folder : {std::string(), dir.path()}) {
     auto options = small;
@@ -138,7 +138,7 @@ TEST(BlockCache, ReadsWhatThePlainFileReadsFromManyThreadsWithAnyAnnouncements) 
   }
 }
 
-TEST(BlockCache, KeepsWhatWasReadAndEvictsTheLeastRecentlyReadFirst) {
+TEST(BlockCache, EvictsTheLeastRecentlyReadBlockFirst) {
   auto options = without_threads;
   options.max_bytes = 3 * 16;
   const Cached cached(options);
@@ -147,7 +147,7 @@ TEST(BlockCache, KeepsWhatWasReadAndEvictsTheLeastRecentlyReadFirst) {
                                                Log::Read{48, 16}, Log::Read{16, 16}));
 }
 
-TEST(BlockCache, FetchesAllThatAReadTakesAtOnce) {
+TEST(BlockCache, FetchesTheBlocksOfAReadInOneRequest) {
   const Cached cached(without_threads);
   EXPECT_TRUE(cached.reads_right(20, 100));
   EXPECT_THAT(cached.log->reads(), ElementsAre(Log::Read{16, 112}));
@@ -192,7 +192,7 @@ TEST(BlockCache, SeveralReadersOfABlockWaitForOneFetch) {
   EXPECT_EQ(begun, 1);
 }
 
-TEST(BlockCache, FetchesWhatIsAnnouncedInLargePiecesSideBySideBeforeItIsRead) {
+TEST(BlockCache, PrefetchesAnnouncedRangesConcurrentlyInLargePieces) {
   std::latch three(3);  // Passed only when three fetches run concurrently.
   Cached cached(small, 10'000, [&](std::uint64_t) { three.arrive_and_wait(); });
   cached.file->will_read(0, 192);
@@ -201,7 +201,7 @@ TEST(BlockCache, FetchesWhatIsAnnouncedInLargePiecesSideBySideBeforeItIsRead) {
   EXPECT_EQ(cached.log->bytes(), 192U);
 }
 
-TEST(BlockCache, FetchesNoFurtherAheadThanAllowed) {
+TEST(BlockCache, LimitsThePrefetchDistance) {
   const Cached cached(small);
   cached.file->will_read(0, 10'000);
   cached.log->wait_for(8);
@@ -210,7 +210,7 @@ TEST(BlockCache, FetchesNoFurtherAheadThanAllowed) {
   EXPECT_EQ(cached.log->bytes(), 1024U);
 }
 
-TEST(BlockCache, AnnouncementsThatNobodyReadsDoNotEndReadingAhead) {
+TEST(BlockCache, UnreadAnnouncementsDoNotEndPrefetching) {
   const Cached cached(small);
   cached.file->will_read(0, 512);
   cached.log->wait_for(8);
@@ -221,14 +221,14 @@ TEST(BlockCache, AnnouncementsThatNobodyReadsDoNotEndReadingAhead) {
   EXPECT_LE(cached.log->reads().size(), 11U);
 }
 
-TEST(BlockCache, WhatIsAnnouncedBitByBitInOrderIsFetchedFurtherThanAnnounced) {
+TEST(BlockCache, SequentialAnnouncementsArePrefetchedFurther) {
   const Cached cached(small);
   for (std::uint64_t offset = 0; offset < 160; offset += 16) cached.file->will_read(offset, 16);
   while (cached.log->bytes() < 256) std::this_thread::yield();
   EXPECT_TRUE(cached.reads_right(0, 256));
 }
 
-TEST(BlockCache, AFaultReachesThoseWhoWaitAndTheNextReadTriesAgain) {
+TEST(BlockCache, AFaultReachesAllWaitersAndTheNextReadRetries) {
   std::atomic<int> faults = 1;
   const Cached cached(without_threads, 100, [&](std::uint64_t) {
     if (faults-- > 0) throw StorageFault(EIO, "cannot read byte 0 of s3://bucket/file: it fails");
@@ -237,7 +237,7 @@ TEST(BlockCache, AFaultReachesThoseWhoWaitAndTheNextReadTriesAgain) {
   EXPECT_TRUE(cached.reads_right(0, 10));
 }
 
-TEST(BlockCache, AFaultOfAFetchAheadIsFoundByTheReaderOnly) {
+TEST(BlockCache, OnlyTheReaderSeesAFaultOfAPrefetch) {
   std::atomic<bool> fails = true;
   const Cached cached(small, 10'000, [&](std::uint64_t offset) {
     if (fails && offset == 64) throw StorageFault(EIO, "cannot read byte 64 of s3://bucket/file: it fails");
@@ -250,7 +250,7 @@ TEST(BlockCache, AFaultOfAFetchAheadIsFoundByTheReaderOnly) {
   EXPECT_TRUE(cached.reads_right(0, 192));
 }
 
-TEST(BlockCache, AFileThatEndsTooEarlyIsAnError) {
+TEST(BlockCache, AnEarlyEndOfTheFileIsAnError) {
   Cached cached(without_threads, 100);
   cached.content->resize(50);
   EXPECT_TRUE(cached.reads_right(0, 16));
@@ -262,7 +262,7 @@ TEST(BlockCache, AFileThatEndsTooEarlyIsAnError) {
   }
 }
 
-TEST(BlockCache, AFileMayCloseWhileItIsFetchedAhead) {
+TEST(BlockCache, AFileMayCloseDuringAPrefetch) {
   std::latch begun(1), go_on(1);
   auto options = small;
   options.fetches = 1;
@@ -280,7 +280,7 @@ TEST(BlockCache, AFileMayCloseWhileItIsFetchedAhead) {
   while (!log.expired()) std::this_thread::yield();
 }
 
-TEST(BlockCache, AProcessThatIsForkedIsToldToOpenTheFileItself) {
+TEST(BlockCache, AForkedProcessMustOpenTheFileItself) {
   const Cached cached(small);
   cached.file->will_read(0, 64);
   EXPECT_TRUE(cached.reads_right(0, 64));
@@ -298,7 +298,7 @@ TEST(BlockCache, AProcessThatIsForkedIsToldToOpenTheFileItself) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(BlockCache, NamesTheRemedyIfTheFolderCannotBeWritten) {
+TEST(BlockCache, NamesTheRemedyForAnUnwritableFolder) {
   auto options = small;
   options.dir = "/proc/none";
   try {

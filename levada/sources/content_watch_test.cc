@@ -71,7 +71,7 @@ std::vector<Change> harmless() {
        }}};
 }
 
-TEST(ContentWatch, LetsMetadataChange) {
+TEST(ContentWatch, IgnoresMetadataChanges) {
   const ScratchDir dir;
   const auto path = dir.write("a.bin", std::string(1 << 20, 'x'));
   const auto file = open_file(path);
@@ -87,7 +87,7 @@ TEST(ContentWatch, LetsMetadataChange) {
   }
 }
 
-TEST(ContentWatch, LetsTheFileMove) {
+TEST(ContentWatch, IgnoresRenames) {
   const ScratchDir dir;
   const auto path = dir.write("a.bin", "hello");
   const auto file = open_file(path);
@@ -96,7 +96,7 @@ TEST(ContentWatch, LetsTheFileMove) {
   EXPECT_EQ(noticed_by(watch), "");
 }
 
-TEST(ContentWatch, NoticesContentWhoseTimeOfWritingWasSetBack) {
+TEST(ContentWatch, DetectsChangesWithARestoredModificationTime) {
   const ScratchDir dir;
   for (const std::size_t size : {std::size_t{1}, std::size_t{5000}, std::size_t{1} << 20}) {
     const auto path = dir.write("a.bin", std::string(size, 'x'));
@@ -112,7 +112,7 @@ TEST(ContentWatch, NoticesContentWhoseTimeOfWritingWasSetBack) {
   }
 }
 
-TEST(ContentWatch, NoticesWhatChangesTheContent) {
+TEST(ContentWatch, DetectsEveryChangeOfContent) {
   const ScratchDir dir;
   const std::vector<std::pair<Change, std::string>> changes = {
       {{"append", [](const std::string& path) { std::ofstream(path, std::ios::app) << "more"; }}, "grew from 5 to 9"},
@@ -131,7 +131,7 @@ TEST(ContentWatch, NoticesWhatChangesTheContent) {
   }
 }
 
-TEST(ContentWatch, ReadsNothingWhereStorageKnowsNoTimeOfChange) {
+TEST(ContentWatch, ReadsNothingIfStorageHasNoChangeTime) {
   const MemoryFile file("a.bin", "hello");
   const ContentWatch watch(file);
   EXPECT_EQ(noticed_by(watch), "");

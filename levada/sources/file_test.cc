@@ -50,7 +50,7 @@ TEST(File, ReadsBytesAtAnOffset) {
   EXPECT_EQ(file->identity().size, 5);
 }
 
-TEST(File, NamesWhatCannotBeOpened) {
+TEST(File, NamesAFileThatCannotBeOpened) {
   const ScratchDir dir;
   EXPECT_THAT(source_fault_of([&] { open_file(dir.file("none.txt")); }), HasSubstr("none.txt: No such file"));
   EXPECT_THAT(source_fault_of([&] { open_file(dir.path()); }), HasSubstr("is a directory"));
@@ -58,7 +58,7 @@ TEST(File, NamesWhatCannotBeOpened) {
   EXPECT_THAT(source_fault_of([&] { open_file(dir.file("pipe.txt")); }), HasSubstr("pipe.txt is not a regular file"));
 }
 
-TEST(File, ReadsOnAfterShortReads) {
+TEST(File, ContinuesAfterShortReads) {
   MemoryFile file("a.txt", "hello");
   file.max_at_once = 2;
   std::string into(5, '-');
@@ -66,7 +66,7 @@ TEST(File, ReadsOnAfterShortReads) {
   EXPECT_EQ(into, "hello");
 }
 
-TEST(File, NamesWhatHappenedToIt) {
+TEST(File, ErrorsNameTheChange) {
   const ScratchDir dir;
   const auto path = dir.write("a.txt", "hello");
   const auto file = open_file(path);
@@ -114,7 +114,7 @@ std::vector<std::unique_ptr<File>> open_numbered(const ScratchDir& dir, int coun
   return files;
 }
 
-TEST(File, NeedsNoDescriptorOfItsOwnWhileItIsNotRead) {
+TEST(File, HoldsNoDescriptorBetweenReads) {
   const ScratchDir dir;
   const DescriptorLimit limit(64);
   const auto files = open_numbered(dir, 300);
@@ -127,7 +127,7 @@ TEST(File, NeedsNoDescriptorOfItsOwnWhileItIsNotRead) {
     EXPECT_EQ(source_fault_of([&] { expect_unchanged(*files[i], before[i]); }), "no fault");
 }
 
-TEST(File, IsReadByManyThreadsWhileDescriptorsAreShort) {
+TEST(File, ManyThreadsReadDespiteFewDescriptors) {
   const ScratchDir dir;
   const DescriptorLimit limit(64);
   const auto files = open_numbered(dir, 100);
@@ -146,7 +146,7 @@ TEST(File, IsReadByManyThreadsWhileDescriptorsAreShort) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(File, ClosesItsDescriptorForWhatElseTheProcessOpens) {
+TEST(File, FreesDescriptorsForOtherFilesOfTheProcess) {
   const ScratchDir dir;
   const auto files = open_numbered(dir, 30);
   const auto path = dir.write("more", "more");
@@ -156,7 +156,7 @@ TEST(File, ClosesItsDescriptorForWhatElseTheProcessOpens) {
   EXPECT_EQ(content_of(*files[3]), "3");
 }
 
-TEST(File, IsReadInAForkedProcessToo) {
+TEST(File, CanBeReadInAForkedProcess) {
   const ScratchDir dir;
   const auto files = open_numbered(dir, 3);
   const auto child = ::fork();
@@ -186,7 +186,7 @@ bool make_stale(int fd) {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-TEST(File, IsOpenedAgainOnceItsHandleIsStale) {
+TEST(File, ReopensAfterAStaleHandle) {
   const ScratchDir dir;
   const auto path = dir.write("a.txt", "hello");
   const auto child = ::fork();
@@ -204,7 +204,7 @@ TEST(File, IsOpenedAgainOnceItsHandleIsStale) {
   EXPECT_EQ(status, 0) << "or this system lets no process filter its system calls";
 }
 
-TEST(File, NoticesThatItWasReplacedWhileItsDescriptorWasClosed) {
+TEST(File, DetectsAReplacementWhileItsDescriptorIsClosed) {
   const ScratchDir dir, others;
   const auto file = open_file(dir.write("a.txt", "hello"));
   const auto before = file->identity();
@@ -221,7 +221,7 @@ TEST(File, NoticesThatItWasReplacedWhileItsDescriptorWasClosed) {
   EXPECT_THAT(source_fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
 }
 
-TEST(File, ThatIsPrivateIsRefusedAsALinkOrIfOthersMayWriteToIt) {
+TEST(File, APrivateFileMustNotBeALinkOrWritableByOthers) {
   const ScratchDir dir;
   const auto path = dir.write("a.txt", "hello");
   ::chmod(path.c_str(), 0644);
@@ -238,7 +238,7 @@ TEST(File, ThatIsPrivateIsRefusedAsALinkOrIfOthersMayWriteToIt) {
   EXPECT_THAT(source_fault_of([&] { open_private(path); }), refused);
 }
 
-TEST(File, ThatIsPrivateIsCheckedAgainWhenItIsOpenedAgain) {
+TEST(File, APrivateFileIsCheckedAgainWhenReopened) {
   const ScratchDir dir, others;
   const auto path = dir.write("a.txt", "hello");
   ::chmod(path.c_str(), 0600);
@@ -254,7 +254,7 @@ TEST(File, ThatIsPrivateIsCheckedAgainWhenItIsOpenedAgain) {
   EXPECT_THAT(source_fault_of([&] { content_of(*file); }), HasSubstr("a.txt"));
 }
 
-TEST(File, IsFoundAgainFromAnotherWorkingFolderAndBehindALinkThatWasTurned) {
+TEST(File, ReopensFromAnotherWorkingFolderAndThroughAChangedLink) {
   const ScratchDir dir, others;
   dir.write("a.txt", "hello");
   dir.write("b.txt", "there");
@@ -269,12 +269,12 @@ TEST(File, IsFoundAgainFromAnotherWorkingFolderAndBehindALinkThatWasTurned) {
   EXPECT_EQ(content_of(*file), "hello");
 }
 
-TEST(File, IsNamedSoThatATerminalCanShowIt) {
+TEST(File, EscapesItsNameForTerminals) {
   const ScratchDir dir;
   EXPECT_THAT(open_file(dir.write("a\x1b[2J\n.txt", "hello"))->path(), HasSubstr("a\\x1b[2J\\n.txt"));
 }
 
-TEST(File, NoticesThatItWasWrittenTo) {
+TEST(File, DetectsWrites) {
   MemoryFile file("a.txt", "hello");
   const auto before = file.identity();
   file.now.modified_ns += 1;

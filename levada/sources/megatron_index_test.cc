@@ -41,7 +41,7 @@ RawIndex some_index() {
   return raw_index(8, 2, {2, 0, 3}, {0, 2, 3});
 }
 
-TEST(MegatronIndex, KnowsAllEightTypes) {
+TEST(MegatronIndex, SupportsAllEightTypes) {
   const std::vector<std::pair<DType, std::int64_t>> types = {
       {dtypes::uint8, 1}, {dtypes::int8, 1},    {dtypes::int16, 2},   {dtypes::int32, 4},
       {dtypes::int64, 8}, {dtypes::float64, 8}, {dtypes::float32, 4}, {dtypes::uint16, 2}};
@@ -78,7 +78,7 @@ TEST(MegatronIndex, IsNamedByEitherFileOrTheirPrefix) {
   EXPECT_EQ(MegatronPaths::of("https://h/a.bin?sig=b").idx, "https://h/a.idx?sig=b");
 }
 
-TEST(MegatronIndex, SeesModes) {
+TEST(MegatronIndex, DetectsModes) {
   auto raw = some_index();
   raw.modes = {0, 1, -1};
   const auto index = decode(raw.bytes(), 10).index;
@@ -89,7 +89,7 @@ TEST(MegatronIndex, SeesModes) {
   EXPECT_NE(decode(raw.bytes(), 10).index.digest, digest);
 }
 
-TEST(MegatronIndex, FollowsSequencesWhereverTheyLie) {
+TEST(MegatronIndex, FollowsSequencesInAnyOrder) {
   RawIndex raw{.dtype = 8, .lengths = {2, 3, 1, 2}, .places = {10, 0, 6, 0}, .documents = {0, 4}};
   const auto runs = decode(raw.bytes(), 20).index.runs;
   EXPECT_EQ(runs.tokens(), 8);
@@ -99,7 +99,7 @@ TEST(MegatronIndex, FollowsSequencesWhereverTheyLie) {
   EXPECT_EQ(runs.find(7), (TokenRuns::Place{2, 1}));
 }
 
-TEST(MegatronIndex, AnnouncesTheMemoryOfSequencesOutOfOrder) {
+TEST(MegatronIndex, ReportsTheMemoryForOutOfOrderSequences) {
   constexpr std::int32_t count = 2'000'000;
   RawIndex raw{.dtype = 1, .documents = {0, count}};
   raw.lengths.assign(count, 1);
@@ -118,7 +118,7 @@ TEST(MegatronIndex, AnnouncesTheMemoryOfSequencesOutOfOrder) {
   EXPECT_LE(announced, taken + (16 << 20));
 }
 
-TEST(MegatronIndex, FindsItsWayThroughManySequencesInAnyOrder) {
+TEST(MegatronIndex, FindsPositionsAmongManySequencesInAnyOrder) {
   constexpr std::int32_t count = 100'000;
   RawIndex raw{.dtype = 1, .documents = {0, count}};
   for (std::int32_t i = 0; i < count; ++i) {
@@ -136,7 +136,7 @@ TEST(MegatronIndex, FindsItsWayThroughManySequencesInAnyOrder) {
   EXPECT_EQ(runs.tokens(), position);
 }
 
-TEST(TokenRuns, GrowBeyondWhatFourBytesCount) {
+TEST(TokenRuns, CountBeyond32Bits) {
   constexpr std::int64_t many = std::int64_t{10} << 30;
   TokenRuns runs(2);
   for (int i = 0; i < 10; ++i) runs.add(static_cast<std::uint64_t>(i * many * 2), many);
@@ -157,7 +157,7 @@ TEST(MegatronIndex, ReadsEachByteOnce) {
   EXPECT_EQ(done, bytes.size());
 }
 
-TEST(MegatronIndex, RefusesWhatIsNone) {
+TEST(MegatronIndex, RejectsOtherFiles) {
   EXPECT_EQ(index_fault_of("", 0), "a.idx: it does not begin as an .idx of Megatron-LM does");
   EXPECT_THAT(index_fault_of("MMIDI", 0), HasSubstr("ends at byte 5, within its header"));
   auto raw = some_index();
@@ -173,7 +173,7 @@ TEST(MegatronIndex, RefusesWhatIsNone) {
   }
 }
 
-TEST(MegatronIndex, RefusesCountsThatLie) {
+TEST(MegatronIndex, RejectsFalseCounts) {
   for (const std::uint64_t more : {std::uint64_t{1}, std::uint64_t{1} << 40, std::uint64_t{1} << 61,
                                    (std::uint64_t{1} << 62) / 3, UINT64_MAX - 3, UINT64_MAX / 12 - 2}) {
     auto raw = some_index();
@@ -188,7 +188,7 @@ TEST(MegatronIndex, RefusesCountsThatLie) {
   EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("it has no document indices"));
 }
 
-TEST(MegatronIndex, RefusesToBeCutOrGoneOn) {
+TEST(MegatronIndex, RejectsMissingAndExtraBytes) {
   const auto whole = some_index().bytes();
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_NE(index_fault_of(whole.substr(0, size), 10), "no fault") << size;
@@ -198,7 +198,7 @@ TEST(MegatronIndex, RefusesToBeCutOrGoneOn) {
   }
 }
 
-TEST(MegatronIndex, RefusesSequencesThatAreNotInTheBin) {
+TEST(MegatronIndex, RejectsSequencesOutsideTheBin) {
   EXPECT_THAT(index_fault_of(some_index().bytes(), 9),
               HasSubstr("sequence 2 begins at byte 4 and has 3 tokens, but a.bin has only 9 bytes"));
   EXPECT_THAT(index_fault_of(some_index().bytes(), 12), HasSubstr("a.bin has 12 bytes, of which a.idx knows 10"));
@@ -218,7 +218,7 @@ TEST(MegatronIndex, RefusesSequencesThatAreNotInTheBin) {
   EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("but a.bin has only 10 bytes"));
 }
 
-TEST(MegatronIndex, RefusesDocumentsThatAreNotInOrder) {
+TEST(MegatronIndex, RejectsDocumentsOutOfOrder) {
   const auto with_documents = [](std::vector<std::int64_t> documents) {
     auto raw = some_index();
     raw.documents = std::move(documents);
@@ -233,7 +233,7 @@ TEST(MegatronIndex, RefusesDocumentsThatAreNotInOrder) {
   EXPECT_THAT(with_documents({0}), HasSubstr("its documents end at sequence 0, and it has 3"));
 }
 
-TEST(MegatronIndex, NoticesThatItShrinksWhileItIsRead) {
+TEST(MegatronIndex, DetectsAShrinkingFile) {
   MemoryFile idx("a.idx", some_index().bytes());
   idx.content.resize(60);
   try {

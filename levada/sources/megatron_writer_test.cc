@@ -60,7 +60,7 @@ void expect_written(DType dtype, std::uint8_t code) {
   EXPECT_EQ(writer.documents(), 3);
 }
 
-TEST(MegatronWriter, WritesWhatTheFormatRequires) {
+TEST(MegatronWriter, FollowsTheFormat) {
   expect_written<std::uint8_t>(dtypes::uint8, 1);
   expect_written<std::int8_t>(dtypes::int8, 2);
   expect_written<std::int16_t>(dtypes::int16, 3);
@@ -69,7 +69,7 @@ TEST(MegatronWriter, WritesWhatTheFormatRequires) {
   expect_written<std::uint16_t>(dtypes::uint16, 8);
 }
 
-TEST(MegatronWriter, RefusesTokensThatDoNotFit) {
+TEST(MegatronWriter, RejectsTokensThatDoNotFit) {
   const ScratchDir dir;
   for (const auto& [dtype, most] : {std::pair{dtypes::uint8, std::int64_t{255}},
                                     {dtypes::int8, 127},
@@ -89,7 +89,7 @@ TEST(MegatronWriter, RefusesTokensThatDoNotFit) {
   EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file(""), {}); }), HasSubstr("names no data set"));
 }
 
-TEST(MegatronWriter, DividesASequenceThatIsTooLongToBeCounted) {
+TEST(MegatronWriter, DividesASequenceThatExceedsTheLengthField) {
   const ScratchDir dir;
   const auto discard = [](int fd, const void* bytes, std::size_t size) -> ssize_t {
     return size == std::size_t{1} << 20 ? static_cast<ssize_t>(size) : ::write(fd, bytes, size);
@@ -102,7 +102,7 @@ TEST(MegatronWriter, DividesASequenceThatIsTooLongToBeCounted) {
   EXPECT_EQ(content(dir.file("a.idx")), raw_index(1, 1, {INT32_MAX, 4}, {0, 2}).bytes());
 }
 
-TEST(MegatronWriter, LeavesWhatIsThereAloneUnlessToldOtherwise) {
+TEST(MegatronWriter, DoesNotOverwriteUnlessAllowed) {
   const ScratchDir dir;
   for (const std::string name : {"a.bin", "a.idx"}) {
     dir.write(name, "before");
@@ -124,7 +124,7 @@ TEST(MegatronWriter, LeavesWhatIsThereAloneUnlessToldOtherwise) {
   EXPECT_EQ(content(dir.file("a.bin")), "somebody else's");
 }
 
-TEST(MegatronWriter, LeavesNothingOnADiskThatIsFull) {
+TEST(MegatronWriter, LeavesNoFileOnAFullDisk) {
   const ScratchDir dir;
   {
     MegatronWriter writer(dir.file("a"), {});
@@ -190,7 +190,7 @@ bool is_there_and_whole(const std::string& path) {
   }
 }
 
-TEST(MegatronWriter, ShowsReadersAWholeDataSetOrNoneHoweverItEnds) {
+TEST(MegatronWriter, PublishesACompleteDataSetOrNone) {
   const ScratchDir dir;
   std::mt19937 random(7);
   const auto now = [] { return std::chrono::steady_clock::now(); };
@@ -213,7 +213,7 @@ TEST(MegatronWriter, ShowsReadersAWholeDataSetOrNoneHoweverItEnds) {
   EXPECT_THAT(names_in(dir), UnorderedElementsAre("a.bin", "a.idx"));
 }
 
-TEST(MegatronWriter, IsTheOnlyOneOfItsName) {
+TEST(MegatronWriter, ExcludesOtherWritersOfItsName) {
   const ScratchDir dir;
   MegatronWriter writer(dir.file("a"), {});
   EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file("a"), {}); }), HasSubstr("another process is writing"));

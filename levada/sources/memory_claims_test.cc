@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
-TEST(MemoryClaims, ComparesEachClaimWithWhatTheOthersLeave) {
+TEST(MemoryClaims, ComparesEachClaimWithTheMemoryLeftByOthers) {
   MemoryClaims all([] { return MemoryLimits{.total = 100 * mib, .available = 10 * mib}; });
   MemoryClaims::Claim first(all), second(all);
   first.add(6 * mib, "the first");
@@ -23,7 +23,7 @@ TEST(MemoryClaims, ComparesEachClaimWithWhatTheOthersLeave) {
   EXPECT_NO_THROW(second.add(4 * mib, "the second"));
 }
 
-TEST(MemoryClaims, CountsNothingThatIsSettledRefusedOrOutOfScope) {
+TEST(MemoryClaims, DoesNotCountSettledRejectedOrDestroyedClaims) {
   MemoryClaims all([] { return MemoryLimits{.total = 100 * mib, .available = 10 * mib}; });
   MemoryClaims::Claim first(all);
   first.add(6 * mib, "the first");
@@ -35,7 +35,7 @@ TEST(MemoryClaims, CountsNothingThatIsSettledRefusedOrOutOfScope) {
   EXPECT_NO_THROW(MemoryClaims::Claim(all).add(10 * mib, "another"));
 }
 
-TEST(MemoryClaims, ReadsTheLimitsOnlyNowAndThenForSmallClaims) {
+TEST(MemoryClaims, ReadsTheLimitsRarelyForSmallClaims) {
   int reads = 0;
   MemoryClaims all([&] {
     ++reads;

@@ -64,7 +64,7 @@ std::string read_through(const IoOptions& options, std::unique_ptr<File> file) t
   return error.what();
 }
 
-TEST(Storage, ReadsAgainWhenAFaultMayPass) {
+TEST(Storage, RetriesTransientFaults) {
   for (const int error : {EIO, ESTALE, ETIMEDOUT, EAGAIN, EINTR}) {
     Heard heard;
     EXPECT_EQ(read_through({.retry_after = milliseconds(1), .warn = heard.listener()}, failing(4, error)), "hello");
@@ -72,7 +72,7 @@ TEST(Storage, ReadsAgainWhenAFaultMayPass) {
   }
 }
 
-TEST(Storage, FailsAfterItsTriesAndNamesTheirNumber) {
+TEST(Storage, FailsAfterAllTriesAndReportsTheirNumber) {
   EXPECT_THAT(read_through({.retry_after = milliseconds(1)}, failing(5, EIO)),
               HasSubstr("cannot read byte 0 of a.txt: broken (tried 5 times in "));
   EXPECT_THAT(read_through({.tries = 1}, failing(1, EIO)), HasSubstr("(tried once in "));
@@ -82,7 +82,7 @@ TEST(Storage, FailsAfterItsTriesAndNamesTheirNumber) {
       AllOf(HasSubstr("(tried "), HasSubstr(" times in ")));
 }
 
-TEST(Storage, TriesAgainAlsoWhereTheFirstTryTookLong) {
+TEST(Storage, RetriesEvenAfterASlowFirstTry) {
   auto file = std::make_unique<MemoryFile>("a.txt", "hello");
   file->before_read = [is_first = true](std::uint64_t) mutable {
     if (!std::exchange(is_first, false)) return;
@@ -92,13 +92,13 @@ TEST(Storage, TriesAgainAlsoWhereTheFirstTryTookLong) {
   EXPECT_EQ(read_through({.retry_after = milliseconds(1), .retry_for = milliseconds(50)}, std::move(file)), "hello");
 }
 
-TEST(Storage, DoesNotTryAgainWhatCannotPass) {
+TEST(Storage, DoesNotRetryPermanentFaults) {
   EXPECT_EQ(read_through({.retry_after = std::chrono::hours(1)}, failing(1, EACCES)),
             "cannot read byte 0 of a.txt: broken");
   EXPECT_FALSE(may_pass(ENOENT));
 }
 
-TEST(Storage, OpensAgainWhenThatMayHelp) {
+TEST(Storage, ReopensIfThatMayHelp) {
   int tries = 0;
   const Storage storage({.retry_after = milliseconds(1)}, [&](const std::string& path) -> std::unique_ptr<File> {
     if (++tries < 3) throw StorageFault(ESTALE, "cannot open a.txt: stale");
@@ -108,7 +108,7 @@ TEST(Storage, OpensAgainWhenThatMayHelp) {
   EXPECT_EQ(tries, 3);
 }
 
-TEST(Storage, WarnsOfAReadThatTakesLongAndAgainWhenItHasTakenTwiceAsLong) {
+TEST(Storage, WarnsAboutASlowReadAgainWheneverItsTimeDoubles) {
   Heard heard;
   auto file = std::make_unique<MemoryFile>("slow.txt", "hello");
   std::vector<std::string> warnings;
@@ -119,7 +119,7 @@ TEST(Storage, WarnsOfAReadThatTakesLongAndAgainWhenItHasTakenTwiceAsLong) {
                           HasSubstr("has taken 40.0 ms"), HasSubstr("has taken 80.0 ms")));
 }
 
-TEST(Storage, WarnsOfNothingWhileReadsComeBack) {
+TEST(Storage, DoesNotWarnWhileReadsComplete) {
   Heard heard;
   const Storage storage({.stall_after = std::chrono::seconds(30), .warn = heard.listener()},
                         [](const std::string& path) { return std::make_unique<MemoryFile>(path, "hello"); });
@@ -143,7 +143,7 @@ TEST(SlowReadMonitor, WarnsAgainAfterARest) {
   }
 }
 
-TEST(RateLimit, LetsBytesComeAtItsRateWhoeverReads) {
+TEST(RateLimit, LimitsTheTotalRateOfAllReaders) {
   RateLimit limit(1000);
   const auto begin = Clock::now();
   // A preceding pause is worth a tenth of a second.
@@ -166,7 +166,7 @@ TEST(Storage, ReadsNoFasterThanAllowed) {
   EXPECT_GE(Clock::now() - begin, milliseconds(200));
 }
 
-TEST(Storage, RefusesOptionsThatCannotWork) {
+TEST(Storage, RejectsInvalidOptions) {
   const auto fault = [](const IoOptions& options) -> std::string {
     try {
       Storage(options, open_file);

@@ -33,7 +33,7 @@ Tokens read(const TokenFile& file, std::int64_t position, std::int64_t end, Read
   return tokens;
 }
 
-TEST(TokenWriter, LaysTokensOutWithTheirLabelsHoweverTheyCome) {
+TEST(TokenWriter, WritesTokensAndLabelsForAnyChunks) {
   const std::string text = "abcdefghij";
   for (std::size_t first = 0; first <= text.size(); ++first) {
     for (std::size_t second = first; second <= text.size(); ++second) {
@@ -50,7 +50,7 @@ TEST(TokenWriter, LaysTokensOutWithTheirLabelsHoweverTheyCome) {
   }
 }
 
-TEST(TokenWriter, WritesInt32WhereThatIsWanted) {
+TEST(TokenWriter, WritesInt32IfRequested) {
   std::vector<std::int32_t> tokens(3), labels(3);
   TokenWriter to({tokens}, {labels});
   EXPECT_EQ(to.largest(), 2147483647);
@@ -66,7 +66,7 @@ TEST(TokenWriter, WritesInt32WhereThatIsWanted) {
   EXPECT_FALSE(TokenWriter({tokens}, {labels}).write_stored<std::uint16_t>(raw_bin<std::int16_t>({1, -2, 1}), true));
 }
 
-TEST(TokenWriter, MasksTheLabelsOfTokensThatAreNotToBeLearned) {
+TEST(TokenWriter, MasksLabelsThatAreNotToBeLearned) {
   std::vector<std::int64_t> tokens(5), labels(5);
   std::vector<float> loss_mask(5, 1);
   TokenWriter to({tokens}, {labels}, loss_mask);
@@ -98,7 +98,7 @@ void expect_all_reads(std::uint8_t code) {
   }
 }
 
-TEST(TokenFile, ReadsAllIntegersFromAnywhere) {
+TEST(TokenFile, ReadsEveryIntegerTypeAtAnyOffset) {
   expect_all_reads<std::uint8_t>(1);
   expect_all_reads<std::int8_t>(2);
   expect_all_reads<std::int16_t>(3);
@@ -107,7 +107,7 @@ TEST(TokenFile, ReadsAllIntegersFromAnywhere) {
   expect_all_reads<std::uint16_t>(8);
 }
 
-TEST(TokenFile, ReadsLongStretches) {
+TEST(TokenFile, ReadsLongRanges) {
   std::vector<std::int32_t> numbers(1'000'003);
   std::iota(numbers.begin(), numbers.end(), 0);
   const auto file = open_bytes(raw_index(4, 4, {1'000'000, 3}, {0, 2}).bytes(), raw_bin(numbers));
@@ -116,7 +116,7 @@ TEST(TokenFile, ReadsLongStretches) {
   EXPECT_EQ(state.stats.bytes_read, 4 * 1'000'002);
 }
 
-TEST(TokenFile, ReadsSequencesInTheirOrderWhereverTheyLie) {
+TEST(TokenFile, ReadsSequencesInIndexOrder) {
   const std::vector<std::int16_t> numbers = {0, 1, 2, 3, 4, 5, 6, 7};
   const RawIndex raw{.dtype = 3, .lengths = {2, 3, 0, 2}, .places = {8, 0, 16, 2}, .documents = {0, 1, 1, 4}};
   const auto file = open_bytes(raw.bytes(), raw_bin(numbers), true);
@@ -130,7 +130,7 @@ TEST(TokenFile, ReadsSequencesInTheirOrderWhereverTheyLie) {
   EXPECT_EQ(read(file, begin + 2, begin + 5, state), (Tokens{2, 1, 2}));
 }
 
-TEST(TokenFile, RefusesNegativeTokens) {
+TEST(TokenFile, RejectsNegativeTokens) {
   const std::vector<std::int32_t> numbers = {1, 2, 3, -4, 5};
   const auto file = open_bytes(raw_index(4, 4, {5}, {0, 1}).bytes(), raw_bin(numbers));
   ReadState state;
@@ -141,7 +141,7 @@ TEST(TokenFile, RefusesNegativeTokens) {
   }
 }
 
-TEST(TokenFile, RefusesTokensThatAreNotInTheVocabulary) {
+TEST(TokenFile, RejectsTokensOutsideTheVocabulary) {
   const auto numbers = raw_bin<std::uint16_t>({1, 50'256, 50'257, 7});
   const auto idx = raw_index(8, 2, {4}, {0, 1}).bytes();
   const auto fault = [&](std::int64_t vocabulary) {
@@ -157,7 +157,7 @@ TEST(TokenFile, RefusesTokensThatAreNotInTheVocabulary) {
             "made with (--tokenizer, tokenizer=)");
 }
 
-TEST(TokenFile, RefusesTokensThatAreTooLargeForInt32) {
+TEST(TokenFile, RejectsTokensTooLargeForInt32) {
   const auto file = open_bytes(raw_index(5, 8, {3}, {0, 1}).bytes(), raw_bin<std::int64_t>({1, 2, 3'000'000'000}));
   std::vector<std::int32_t> tokens(2), labels(2);
   TokenWriter to({tokens}, {labels});
@@ -166,7 +166,7 @@ TEST(TokenFile, RefusesTokensThatAreTooLargeForInt32) {
             "SourceError: a.bin: token 2 is 3000000000, more than int32 holds: take ids as int64 (dtype=, --dtype)");
 }
 
-TEST(TokenFile, LeavesOutDocumentsThatAreNotAskedFor) {
+TEST(TokenFile, SkipsUnrequestedDocuments) {
   const auto idx = raw_index(4, 4, {2, 3, 1, 4, 2}, {0, 1, 2, 3, 4, 5}).bytes();
   const auto bin = raw_bin<std::int32_t>({10, 11, 20, 21, 22, 30, 40, 41, 42, 43, 50, 51});
   for (const bool by_document : {false, true}) {
@@ -191,7 +191,7 @@ TEST(TokenFile, LeavesOutDocumentsThatAreNotAskedFor) {
   }
 }
 
-TEST(TokenFile, RefusesNumbersThatAreNoTokens) {
+TEST(TokenFile, RejectsNumbersThatAreNotTokens) {
   const auto idx = raw_index(7, 4, {2}, {0, 1}).bytes();
   EXPECT_EQ(fault_of([&] {
               open_bytes(idx, raw_bin<float>({1, 2}));
@@ -199,7 +199,7 @@ TEST(TokenFile, RefusesNumbersThatAreNoTokens) {
             "SourceError: a.bin holds float32 numbers, and tokens are integers: it cannot be fed");
 }
 
-TEST(TokenFile, NoticesABinThatShrinks) {
+TEST(TokenFile, DetectsAShrinkingBin) {
   MemoryFile* bin = nullptr;
   const auto open = [&](const std::string& path) {
     const bool is_bin = path == "a.bin";
@@ -227,7 +227,7 @@ TEST(TokenFile, IsFoundByItsPrefixOrEitherName) {
   EXPECT_THAT(fault_of([&] { TokenFile(dir.file("other"), {}); }), HasSubstr("SourceError: cannot open"));
 }
 
-TEST(TokenFile, HasADigestOfItsIndexItsSizeAndPartsOfItsTokens) {
+TEST(TokenFile, DigestCoversIndexSizeAndSampledTokens) {
   const auto idx = raw_index(1, 1, {1 << 20}, {0, 1}).bytes();
   std::string bin(1 << 20, 'a');
   const auto digest = open_bytes(idx, bin).contents().digest;

@@ -25,7 +25,7 @@ std::vector<std::int64_t> bytes_of(const std::string& text) {
   return tokens;
 }
 
-TEST(Conversion, WritesTheDocumentsOfAllFilesInTheirOrder) {
+TEST(Conversion, WritesDocumentsInFileOrder) {
   const ScratchDir dir;
   const std::string lines = "{\"text\":\"a\\u00e9\"}\n{\"text\":\"\"}\n{\"text\":\"bc\"}\n";
   const auto open = open_from({{"a.jsonl.gz", gzip(lines)}, {"b.txt", "plain"}, {"c.txt.zst", zstd("d")}});
@@ -48,7 +48,7 @@ TEST(Conversion, WritesTheDocumentsOfAllFilesInTheirOrder) {
   }
 }
 
-TEST(Conversion, WritesWithThePermissionsThatAllFilesHave) {
+TEST(Conversion, UsesThePermissionsThatAllInputsShare) {
   const ScratchDir dir;
   const auto a = dir.write("a.txt", "a"), b = dir.write("b.txt", "b");
   const auto before = ::umask(022);
@@ -68,7 +68,7 @@ TEST(Conversion, WritesWithThePermissionsThatAllFilesHave) {
   ::umask(before);
 }
 
-TEST(Conversion, GivesNothingToAGroupThatIsNotTheTexts) {
+TEST(Conversion, GrantsNoAccessToAnotherGroupThanTheInputs) {
   const ScratchDir dir;
   const auto a = dir.write("a.txt", "a");
   if (::chown(a.c_str(), ::geteuid(), 5000) != 0) GTEST_SKIP() << "only root has every group";  // skipped without: root
@@ -84,14 +84,14 @@ TEST(Conversion, GivesNothingToAGroupThatIsNotTheTexts) {
   EXPECT_EQ(mode_of_new(), 0640U);
 }
 
-TEST(Conversion, EncodesWithTheTokenizerThatItIsGiven) {
+TEST(Conversion, UsesTheGivenTokenizer) {
   const ScratchDir dir;
   const auto tokenizer = std::make_shared<HookedTokenizer>();
   convert_to_megatron({"a.txt"}, dir.file("a"), {.tokenizer = tokenizer, .open = open_from({{"a.txt", "text"}})});
   EXPECT_EQ(tokenizer->num_texts, 1);
 }
 
-TEST(Conversion, RefusesWhatCannotBe) {
+TEST(Conversion, RejectsUnsuitableDtypesAndInputs) {
   const ScratchDir dir;
   const auto open = open_from({{"a.jsonl", "{\"text\":\"\xc3\xa9\"}"}, {"a.csv", "x"}});
   const auto convert = [&](const std::string& from, ConvertOptions options) {
@@ -107,7 +107,7 @@ TEST(Conversion, RefusesWhatCannotBe) {
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
-TEST(Conversion, StoresBytesInAByteWithoutTheTokenThatEndsDocuments) {
+TEST(Conversion, StoresBytesAsUint8WithoutEndOfDocument) {
   const ScratchDir dir;
   const auto open = open_from({{"a.txt", "\xc3\xa9"}});
   const auto made = convert_to_megatron({"a.txt"}, dir.file("a"), {.dtype = dtypes::uint8, .open = open});
@@ -136,7 +136,7 @@ class OneDocument final : public TextReader {
   const BadLines bad_lines_ = {};
 };
 
-TEST(Conversion, NoticesATableThatChangesMeanwhile) {
+TEST(Conversion, DetectsATableThatChangesDuringConversion) {
   const ScratchDir dir;
   const auto path = dir.write("a.table", "before");
   ConvertOptions options;
@@ -150,7 +150,7 @@ TEST(Conversion, NoticesATableThatChangesMeanwhile) {
   EXPECT_FALSE(std::filesystem::exists(dir.file("out.idx")));
 }
 
-TEST(Conversion, LeavesNothingWhenTheTextIsBad) {
+TEST(Conversion, LeavesNoFileAfterABadText) {
   const ScratchDir dir;
   const auto open = open_from({{"a.jsonl", "{\"text\":\"good\"}\n{\"text\":\"\\x\"}\n{\"text\":\"good\"}\n"},
                                {"none.jsonl", "\n \n"},
@@ -169,7 +169,7 @@ TEST(Conversion, LeavesNothingWhenTheTextIsBad) {
   EXPECT_EQ(done.documents, 2);
 }
 
-TEST(Conversion, StopsReadingWhenTheDiskIsFullOrTheCallerHasEnough) {
+TEST(Conversion, StopsReadingOnAFullDiskOrACallersException) {
   const ScratchDir dir;
   std::string lines;
   while (lines.size() < std::size_t{8} << 20) lines += "{\"text\":\"" + std::string(1000, 'x') + "\"}\n";

@@ -56,7 +56,7 @@ class EntryVerifying : public TokenCaching {
   const std::string bin_ = entry_.prefix + ".bin";
 };
 
-TEST_F(EntryVerifying, NamesAnEntryThatIsDamagedBetweenTheSampledBlocks) {
+TEST_F(EntryVerifying, DetectsDamageBetweenTheSampledBlocks) {
   flip_byte(bin_);
   const auto cache = std::make_shared<TokenCache>(TokenCacheOptions{.dir = dir_.file("cache")});
   const auto file = open_entry(*cache);
@@ -73,7 +73,7 @@ TEST_F(EntryVerifying, NamesAnEntryThatIsDamagedBetweenTheSampledBlocks) {
   EXPECT_FALSE(has_mark());
 }
 
-TEST_F(EntryVerifying, MarksAGoodEntryWhichNoLaterRunReadsAgain) {
+TEST_F(EntryVerifying, MarksAGoodEntrySoLaterRunsSkipIt) {
   {
     const auto cache = std::make_shared<TokenCache>(TokenCacheOptions{.dir = dir_.file("cache")});
     const auto file = open_entry(*cache);
@@ -87,7 +87,7 @@ TEST_F(EntryVerifying, MarksAGoodEntryWhichNoLaterRunReadsAgain) {
   EXPECT_EQ(num_reads(), 0);
 }
 
-TEST_F(EntryVerifying, ReadsAnEntryAgainThatWasWrittenToSince) {
+TEST_F(EntryVerifying, ReadsAnEntryAgainAfterAWrite) {
   EXPECT_GT(num_reads(), 0);
   EXPECT_EQ(num_reads(), 0);
   flip_byte(bin_);
@@ -97,7 +97,7 @@ TEST_F(EntryVerifying, ReadsAnEntryAgainThatWasWrittenToSince) {
   EXPECT_EQ(num_reads(), 0);
 }
 
-TEST_F(EntryVerifying, BelievesNoMarkThatOthersMayHaveWritten) {
+TEST_F(EntryVerifying, IgnoresMarksThatOthersMayHaveWritten) {
   const auto mark = entry_.prefix + ".verified";
   num_reads();
   ASSERT_EQ(::chmod(mark.c_str(), 0660), 0);
@@ -109,12 +109,12 @@ TEST_F(EntryVerifying, BelievesNoMarkThatOthersMayHaveWritten) {
   EXPECT_GT(num_reads(), 0);
 }
 
-TEST_F(EntryVerifying, MarksNothingThatWasNotReadToItsEnd) {
+TEST_F(EntryVerifying, DoesNotMarkAPartlyReadEntry) {
   EXPECT_THROW(num_reads([] { throw 1; }), int);
   EXPECT_FALSE(has_mark());
 }
 
-TEST_F(EntryVerifying, SaysNothingOfAnEntryThatIsReplacedWhileItIsRead) {
+TEST_F(EntryVerifying, IgnoresAnEntryThatIsReplacedDuringReading) {
   flip_byte(bin_);
   EXPECT_GT(num_reads([&] { fs::last_write_time(bin_, fs::file_time_type::clock::now()); }), 0);
   EXPECT_FALSE(has_mark());
@@ -127,7 +127,7 @@ TEST_F(EntryVerifying, EvictsTheMarkWithItsEntry) {
   EXPECT_THAT(names_in_cache(), ::testing::IsEmpty());
 }
 
-TEST_F(EntryVerifying, EndsWithoutTheRestOfAnEntry) {
+TEST_F(EntryVerifying, EndsWithoutReadingTheRestOfAnEntry) {
   const auto cache = std::make_shared<TokenCache>(TokenCacheOptions{.dir = dir_.file("cache")});
   const auto file = open_entry(*cache);
   for (int i = 0; i < 20; ++i) {

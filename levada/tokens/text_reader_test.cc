@@ -80,7 +80,7 @@ std::string lines_of(const Documents& documents) {
   return lines;
 }
 
-TEST(TextReader, ReturnsTheDocumentsOfAJsonlHoweverItsBytesArrive) {
+TEST(TextReader, ReturnsTheSameDocumentsForAnyReadSizes) {
   const auto lines = lines_of(many_documents());
   EXPECT_EQ(read_all("c.jsonl", lines), many_documents());
   const auto file = std::make_shared<MemoryFile>("c.jsonl", lines);
@@ -88,7 +88,7 @@ TEST(TextReader, ReturnsTheDocumentsOfAJsonlHoweverItsBytesArrive) {
   EXPECT_EQ(read_all(file), many_documents());
 }
 
-TEST(TextReader, ReturnsTheSameForACompressedFileAsForThePlainOne) {
+TEST(TextReader, ReturnsTheSameForCompressedAndPlainFiles) {
   const auto lines = lines_of(many_documents());
   const auto half = lines.find('\n', lines.size() / 4) + 1;
   const auto first = lines.substr(0, half), second = lines.substr(half);
@@ -106,7 +106,7 @@ TEST(TextReader, ReturnsTheSameForACompressedFileAsForThePlainOne) {
   EXPECT_THAT(read_all("c.txt.zst", zstd(mark + "a")).texts, ElementsAre("a"));
 }
 
-TEST(TextReader, NamesACompressedFileThatWasCutOff) {
+TEST(TextReader, NamesATruncatedCompressedFile) {
   const auto line = lines_of({{"hello", "you"}});
   for (const auto& [path, content] : {std::pair{"c.jsonl.gz", gzip(line)}, {"c.jsonl.zst", zstd(line)}}) {
     for (std::size_t size = 1; size < content.size(); ++size) {
@@ -118,7 +118,7 @@ TEST(TextReader, NamesACompressedFileThatWasCutOff) {
   }
 }
 
-TEST(TextReader, SkipsZerosBehindTheMembersOfAGzip) {
+TEST(TextReader, SkipsZerosAfterGzipMembers) {
   const std::string first = "{\"text\":\"a\"}\n", second = "{\"text\":\"b\"}\n", zeros(300'000, '\0');
   EXPECT_THAT(read_all("c.jsonl.gz", gzip(first) + zeros).texts, ElementsAre("a"));
   EXPECT_THAT(read_all("c.jsonl.gz", gzip(first) + zeros + gzip(second) + zeros).texts, ElementsAre("a", "b"));
@@ -126,7 +126,7 @@ TEST(TextReader, SkipsZerosBehindTheMembersOfAGzip) {
   EXPECT_THAT(fault_in("c.jsonl.gz", gzip(first) + zeros + "x"), HasSubstr("c.jsonl.gz ends too early"));
 }
 
-TEST(TextReader, NamesACompressedFileThatIsDamaged) {
+TEST(TextReader, NamesADamagedCompressedFile) {
   const auto line = lines_of(many_documents()).substr(0, 1'000'000) + "\"}";
   for (const auto& [path, whole] : {std::pair{"c.jsonl.gz", gzip(line)}, {"c.jsonl.zst", zstd(line)}}) {
     EXPECT_THAT(fault_in(path, line), HasSubstr(fmt::format("SourceError: {} is damaged near byte ", path)));
@@ -139,7 +139,7 @@ TEST(TextReader, NamesACompressedFileThatIsDamaged) {
   }
 }
 
-TEST(TextReader, ReportsHowMuchOfTheStoredFileIsRead) {
+TEST(TextReader, ReportsProgressInStoredBytes) {
   const auto lines = lines_of(many_documents());
   for (const auto& [path, content] : {std::pair{"c.jsonl", lines}, {"c.jsonl.gz", gzip(lines)}}) {
     const auto reader = read_text(std::make_shared<MemoryFile>(path, content), path, {});
@@ -152,7 +152,7 @@ TEST(TextReader, ReportsHowMuchOfTheStoredFileIsRead) {
   }
 }
 
-TEST(TextReader, TakesTheTextWhereverItStandsInTheObject) {
+TEST(TextReader, FindsTheTextAnywhereInTheObject) {
   EXPECT_THAT(texts_of("\r\n \t\r\n {\"a\" : {\"text\":[1,{}]}, \"te\\u0078t\" :\t\"x\\u00e9\\ud83d\\ude00\\n\" , "
                        "\"b\":[null,true,-1.5e9,\"\\u00e9\"]} \r\n\n{\"text\":\"\"}"),
               ElementsAre("x\u00e9\U0001f600\n", ""));
@@ -164,7 +164,7 @@ TEST(TextReader, ReadsNumbersOfAnyMagnitude) {
               ElementsAre("a"));
 }
 
-TEST(TextReader, NamesFileLineAndWhatIsWrong) {
+TEST(TextReader, ErrorsNameFileLineAndCause) {
   EXPECT_THAT(fault_in("{\"text\":\"a\"}\n\n{\"text\":\"a\"\n"),
               HasSubstr("SourceError: c.jsonl:3: the line cannot be used: "));
   EXPECT_THAT(fault_in("hello"), HasSubstr("it is not JSON"));
@@ -190,7 +190,7 @@ TEST(TextReader, NamesFileLineAndWhatIsWrong) {
               HasSubstr("nested deeper"));
 }
 
-TEST(TextReader, RefusesWhatIsNearlyJson) {
+TEST(TextReader, RejectsAlmostJson) {
   for (const auto* rest : {"1,}",         "tru}",       "truex}",     "01}",       "1.}",    "1e}",   "+1}",
                            ".5}",         "-}",         "nul}",       "[1,]}",     "[1 2]}", "[,1]}", "{\"b\":1,}}",
                            "{\"b\" 1}}",  "{1:2}}",     "\"x\":1}",   "1}}",       "1]",     "[1}",   "",
@@ -200,7 +200,7 @@ TEST(TextReader, RefusesWhatIsNearlyJson) {
   }
 }
 
-TEST(TextReader, TakesTheFieldOfAnObjectByADottedName) {
+TEST(TextReader, ReadsNestedFieldsByDottedNames) {
   const auto read_field = [](const std::string& line, const std::string& field) {
     return read_all("c.jsonl", line + "\n", {.text_field = field}).texts;
   };
@@ -221,7 +221,7 @@ TEST(TextReader, TakesTheFieldOfAnObjectByADottedName) {
   EXPECT_THAT(fault_of_field(R"({"doc":"text"})", "doc."), HasSubstr("it has no field"));
 }
 
-TEST(TextReader, TakesInOtherFieldsWhatPythonWrites) {
+TEST(TextReader, AcceptsPythonsJsonExtensionsInOtherFields) {
   for (const auto* other :
        {"NaN", "[-Infinity,Infinity]", R"("\ud800")", R"({"\udc00":"a\ud800\n"})", R"("\ud83dx")"}) {
     const auto value = std::string(other);
@@ -231,7 +231,7 @@ TEST(TextReader, TakesInOtherFieldsWhatPythonWrites) {
   EXPECT_THAT(fault_in(R"({"\ud800":1})"), HasSubstr("it has no field \"text\", but"));
 }
 
-TEST(TextReader, PassesOverAByteOrderMarkAtTheStartOfTheFileAndOfAnyLine) {
+TEST(TextReader, SkipsAByteOrderMarkAtTheStartOfTheFileAndOfAnyLine) {
   EXPECT_THAT(
       texts_of(mark + "{\"text\":\"a\"}\n" + mark + "\n{\"text\":\"bc\"}\n" + mark + "{\"text\":\"d\"}\n" + mark),
       ElementsAre("a", "bc", "d"));
@@ -241,13 +241,13 @@ TEST(TextReader, PassesOverAByteOrderMarkAtTheStartOfTheFileAndOfAnyLine) {
   EXPECT_THAT(fault_in(mark), HasSubstr("only white space"));
 }
 
-TEST(TextReader, ShowsNothingOfALineThatATerminalWouldObey) {
+TEST(TextReader, EscapesControlCharactersInErrors) {
   EXPECT_THAT(fault_in(R"({"\u001b]0;x\u0007\n":1})"), HasSubstr(R"(but "\x1b]0;x\x07\n")"));
   EXPECT_THAT(fault_in("{\"a\": \x1b[2J}"), Not(HasSubstr("\x1b")));
   EXPECT_THAT(fault_in("{\"text\":\"\\\x1b\"}"), Not(HasSubstr("\x1b")));
 }
 
-TEST(TextReader, LeavesBadLinesOutWhenAskedAndCountsThem) {
+TEST(TextReader, SkipsAndCountsBadLinesIfRequested) {
   const std::string content =
       "bad\n{\"text\":\"\\ud800 and more\"}\n{\"text\":\"ab\"}\r\n\n{}\n{\"text\":\"cde\"}\nbad";
   EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"ab", "cde"}, 4}));
@@ -255,7 +255,7 @@ TEST(TextReader, LeavesBadLinesOutWhenAskedAndCountsThem) {
             "SourceError: c.jsonl holds no documents: all of its 2 lines are bad; mend the file or leave it out");
 }
 
-TEST(TextReader, PassesOverALineTooLongToHoldOrNamesIt) {
+TEST(TextReader, SkipsOrNamesALineThatIsTooLong) {
   const auto line = "{\"text\":\"" + std::string(max_line_bytes, 'a') + "\"}\n";
   const auto content = "{\"text\":\"b\"}\n" + line + "{\"text\":\"c\"}\n";
   EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"b", "c"}, 1}));
@@ -265,14 +265,14 @@ TEST(TextReader, PassesOverALineTooLongToHoldOrNamesIt) {
       "it into several lines, or leave such lines out (skip_bad=True, --skip-bad)");
 }
 
-TEST(TextReader, RefusesAFileWithoutDocuments) {
+TEST(TextReader, RejectsAFileWithoutDocuments) {
   EXPECT_THAT(fault_in("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: there is only white space in it"));
   EXPECT_THAT(fault_in("c.jsonl.gz", gzip("")), HasSubstr("c.jsonl.gz holds no documents"));
   for (const auto* path : {"c.jsonl", "c.txt"})
     EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty: leave it out", path));
 }
 
-TEST(TextReader, NamesTheFirstLineOfWhatItReadLast) {
+TEST(TextReader, PlaceNamesTheFirstLineOfTheLastRead) {
   const std::string long_line = "{\"text\":\"" + std::string(100'000, 'a') + "\"}\n";
   const auto reader = read_text(std::make_shared<MemoryFile>("c.jsonl", "\nbad\n" + long_line + "\n" + long_line),
                                 "c.jsonl", TextOptions{.skip_bad = true});
@@ -289,7 +289,7 @@ TextOptions with_memory(std::uint64_t bytes) {
   return {.memory = std::make_shared<MemoryClaims>([bytes] { return MemoryLimits{bytes, bytes}; })};
 }
 
-TEST(TextReader, RefusesATextWhoseTokensWouldNotFitInMemory) {
+TEST(TextReader, RejectsATextWhoseTokensDoNotFitInMemory) {
   const auto small_file_of_much = std::make_shared<MemoryFile>("c.txt.gz", gzip(std::string(32 << 20, '\n')));
   EXPECT_EQ(read_all(small_file_of_much, with_memory(1 << 30)).texts.size(), 1);
   EXPECT_THAT(fault_of([&] { read_all(small_file_of_much, with_memory(64 << 20)); }),
@@ -297,14 +297,14 @@ TEST(TextReader, RefusesATextWhoseTokensWouldNotFitInMemory) {
                     HasSubstr("or cut the text into documents, a line each of a .jsonl")));
 }
 
-TEST(TextReader, RefusesAWindowThatWouldNotFitInMemory) {
+TEST(TextReader, RejectsAWindowThatDoesNotFitInMemory) {
   const auto large_window = std::make_shared<MemoryFile>("c.jsonl.zst", zstd_stream(lines_of(many_documents()), 27));
   EXPECT_GT(read_all(large_window, with_memory(1 << 30)).texts.size(), 1);
   EXPECT_THAT(fault_of([&] { read_all(large_window, with_memory(64 << 20)); }),
               HasSubstr("InvalidArgument: the window of c.jsonl.zst takes about"));
 }
 
-TEST(TextReader, NoticesAFileThatGrowsMeanwhile) {
+TEST(TextReader, DetectsAFileThatGrowsDuringReading) {
   const std::string text = "{\"text\":\"a\"}\n";
   for (const std::string path : {"c.jsonl", "c.jsonl.gz"}) {
     const auto content = path.ends_with(".gz") ? gzip(text) : text;
@@ -315,14 +315,14 @@ TEST(TextReader, NoticesAFileThatGrowsMeanwhile) {
   }
 }
 
-TEST(TextReader, TakesATextAsOneDocument) {
+TEST(TextReader, ReadsATextFileAsOneDocument) {
   const auto text = std::string("a\0\r\n", 4);
   EXPECT_THAT(read_all("c.txt", text).texts, ElementsAre(text));
   EXPECT_THAT(read_all("c.txt", mark + "a").texts, ElementsAre("a"));
   for (const auto* tiny : {"a", "ab", "\xc3\xa9"}) EXPECT_THAT(read_all("c.txt", tiny).texts, ElementsAre(tiny));
 }
 
-TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
+TEST(TextReader, NamesTheFirstByteThatIsNotUtf8) {
   EXPECT_EQ(fault_in("c.txt", "ab\xff"),
             "SourceError: c.txt is not UTF-8 at byte 2: convert it to UTF-8, or leave it out");
   EXPECT_THAT(fault_in("c.txt", "ab\xe2\x82"), HasSubstr("at byte 2"));
@@ -337,7 +337,7 @@ TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
   }
 }
 
-TEST(TextReader, IsChosenByTheEndOfTheName) {
+TEST(TextReader, IsSelectedByTheFileExtension) {
   for (const auto* path :
        {"a.jsonl", "a.txt", "d/a.jsonl.gz", "a.txt.zst", "c4.json.gz", "a.json", "a.ndjson", "a.ndjson.zst"})
     EXPECT_TRUE(is_text(path)) << path;
@@ -374,7 +374,7 @@ class FewBytes final : public ByteStream {
   std::size_t at_once_;
 };
 
-TEST(LineReader, HasTheSameLimitForALineWhereverItLies) {
+TEST(LineReader, TheLineLimitDoesNotDependOnThePosition) {
   const std::string line(90, 'a');
   for (const std::string end : {"", "\n", "\nb\n"}) {
     for (const std::size_t at_once : {std::size_t{1}, std::size_t{13}, SIZE_MAX}) {
@@ -395,7 +395,7 @@ TEST(LineReader, HasTheSameLimitForALineWhereverItLies) {
   }
 }
 
-TEST(LineReader, KeepsThePaddingReadableBehindEachLine) {
+TEST(LineReader, KeepsThePaddingAfterEachLineReadable) {
   std::string content;
   for (std::size_t i = 0; i < 2000; ++i) content += std::string(i, static_cast<char>('a' + i % 26)) + "\n";
   FewBytes bytes(content, 4099);

@@ -44,7 +44,7 @@ std::vector<Copying> copyings() {
 
 using TokenCacheCopies = TokenCaching;
 
-TEST_F(TokenCacheCopies, TokenizesACopyOfATextNoSecondTime) {
+TEST_F(TokenCacheCopies, ReusesTheTokensOfACopy) {
   for (const Copying& copying : copyings()) {
     const auto path = write_large(1);
     const auto made = tokenize_alone(path);
@@ -62,7 +62,7 @@ TEST_F(TokenCacheCopies, TokenizesACopyOfATextNoSecondTime) {
   }
 }
 
-TEST_F(TokenCacheCopies, MakesTheTokensOfCopiesInOneRunWithoutWaiting) {
+TEST_F(TokenCacheCopies, TokenizesCopiesInOneRunWithoutWaiting) {
   std::vector<std::string> copies = {write_large(1)};
   for (int i = 1; i < 4; ++i) {
     copies.push_back(dir_.file(std::to_string(i) + ".jsonl"));
@@ -75,7 +75,7 @@ TEST_F(TokenCacheCopies, MakesTheTokensOfCopiesInOneRunWithoutWaiting) {
   EXPECT_THAT(warnings_, testing::IsEmpty());
 }
 
-TEST_F(TokenCacheCopies, KeepsApartTextsThatDifferBetweenTheSampledBytes) {
+TEST_F(TokenCacheCopies, DistinguishesTextsThatDifferBetweenTheSampledBytes) {
   std::string text(std::size_t{1} << 20, 'a');
   const auto sampled = sampled_digest(*open_file(dir_.write("1.txt", text)), text.size());
   std::size_t at = 0;

@@ -20,14 +20,14 @@ using ::testing::HasSubstr;
 
 using TokenCacheFaults = TokenCaching;
 
-TEST_F(TokenCacheFaults, AdvisesToMakeRoomOnlyIfTheDiskIsFull) {
+TEST_F(TokenCacheFaults, AdvisesToFreeSpaceOnlyOnAFullDisk) {
   auto cache = open();
   const auto remedy = [&](int error) { return cache.folder().with_remedy(WriteFailed(error, "cannot create x")); };
   EXPECT_EQ(remedy(EROFS), "cannot create x; name another folder (--cache-dir, cache_dir=)");
   EXPECT_THAT(remedy(EDQUOT), HasSubstr("make room"));
 }
 
-TEST_F(TokenCacheFaults, WarnsOfALongWaitForTheFoldersLock) {
+TEST_F(TokenCacheFaults, WarnsAboutALongWaitForTheFoldersLock) {
   auto cache = open();
   const UniqueFd lock(::open(dir_.file("cache/tokens/lock").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);

@@ -76,7 +76,7 @@ class Signal {
 
 using TokenCacheSharing = TokenCaching;
 
-TEST_F(TokenCacheSharing, HasOneOfManyThreadsMakeAnEntry) {
+TEST_F(TokenCacheSharing, OneOfManyThreadsCreatesAnEntry) {
   auto cache = open();
   std::latch all(4);
   std::vector<std::string> prefixes(4);
@@ -95,7 +95,7 @@ TEST_F(TokenCacheSharing, HasOneOfManyThreadsMakeAnEntry) {
   EXPECT_THAT(names_in_cache(), SizeIs(3));
 }
 
-TEST_F(TokenCacheSharing, HasTheThreadsOfFinishedTextsHelpWithTheRest) {
+TEST_F(TokenCacheSharing, ThreadsOfFinishedTextsHelpWithTheRest) {
   std::mutex mutex;
   std::condition_variable more;
   int at_once = 0, max_at_once = 0;
@@ -113,7 +113,7 @@ TEST_F(TokenCacheSharing, HasTheThreadsOfFinishedTextsHelpWithTheRest) {
   EXPECT_EQ(tokens_in(made[1].prefix), tokens_in(tokenize_alone(b_).prefix));
 }
 
-TEST_F(TokenCacheSharing, HasOneOfManyProcessesMakeAnEntryForWhichOthersWait) {
+TEST_F(TokenCacheSharing, OneOfManyProcessesCreatesAnEntryWhileOthersWait) {
   const Signal begun, waiting;
   Child maker([&] {
     tokenizer_ = std::make_shared<HookedTokenizer>([&](const Texts&) {
@@ -133,7 +133,7 @@ TEST_F(TokenCacheSharing, HasOneOfManyProcessesMakeAnEntryForWhichOthersWait) {
   EXPECT_EQ(maker.wait(), 0);
 }
 
-TEST_F(TokenCacheSharing, MakesAnEntryWhoseMakerWasKilled) {
+TEST_F(TokenCacheSharing, CreatesAnEntryWhoseCreatorWasKilled) {
   const auto path = write_large(4);
   const auto expected = [&] {
     TokenCache elsewhere({.dir = dir_.file("elsewhere")});
@@ -160,7 +160,7 @@ TEST_F(TokenCacheSharing, MakesAnEntryWhoseMakerWasKilled) {
   EXPECT_THAT(names_in_cache(), SizeIs(3));
 }
 
-TEST_F(TokenCacheSharing, RemovesWhatKilledProcessesHaveLeftAndNothingThatIsBeingMade) {
+TEST_F(TokenCacheSharing, RemovesLeftoversButNoUnfinishedEntryOfALiveProcess) {
   const auto kept = tokenize_alone(b_);
   const auto left = tokenize_alone(dir_.write("c.txt", "c"));
   fs::remove(left.prefix + ".json");  // Killed before it wrote that.
@@ -193,7 +193,7 @@ TEST_F(TokenCacheSharing, RemovesWhatKilledProcessesHaveLeftAndNothingThatIsBein
   EXPECT_EQ(tokenize(cache, b_).prefix, kept.prefix);
 }
 
-TEST_F(TokenCacheSharing, KeepsWhatAnotherProcessHasInUse) {
+TEST_F(TokenCacheSharing, KeepsEntriesInUseByAnotherProcess) {
   const Signal begun, never;
   tokenize_alone(b_);
   Child user([&] {
@@ -214,7 +214,7 @@ TEST_F(TokenCacheSharing, KeepsWhatAnotherProcessHasInUse) {
   EXPECT_THAT(names_in_cache(), IsEmpty());
 }
 
-TEST_F(TokenCacheSharing, KeepsWhatAProcessWithTensOfThousandsOfEntriesHasInUse) {
+TEST_F(TokenCacheSharing, KeepsTensOfThousandsOfEntriesInUseByOneProcess) {
   std::string list;
   for (int i = 0; i < 40'000; ++i) list += fmt::format("shard-{:05}.jsonl.zst-0123456789abcdef\n", i);
   list += fs::path(tokenize_alone(b_).prefix).filename().string() + "\n";
@@ -226,7 +226,7 @@ TEST_F(TokenCacheSharing, KeepsWhatAProcessWithTensOfThousandsOfEntriesHasInUse)
   EXPECT_THAT(open().folder().prune(0), SizeIs(1));
 }
 
-TEST_F(TokenCacheSharing, RemovesNothingWhereAListOfWhatIsInUseCannotBeRead) {
+TEST_F(TokenCacheSharing, RemovesNothingIfAListOfEntriesInUseIsUnreadable) {
   tokenize_alone(b_);
   const auto path = dir_.file("cache/tokens/in-use-abcdef");
   fs::create_directory(path);
@@ -240,7 +240,7 @@ TEST_F(TokenCacheSharing, RemovesNothingWhereAListOfWhatIsInUseCannotBeRead) {
   EXPECT_THAT(cache.folder().entries(), SizeIs(2));
 }
 
-TEST_F(TokenCacheSharing, KeepsWhatIsInUseThoughAForkedProcessLetsGoOfIt) {
+TEST_F(TokenCacheSharing, AForkedProcessDoesNotReleaseEntriesInUse) {
   auto cache = std::make_unique<TokenCache>(TokenCacheOptions{.dir = dir_.file("cache")});
   tokenize(*cache, b_);
   Child forked([&] { cache.reset(); });

@@ -54,7 +54,7 @@ TEST_F(TokenCaching, TokenizesATextOnceAndFindsItsTokensLater) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(TokenCaching, KeepsApartWhatBecomesOtherTokens) {
+TEST_F(TokenCaching, DistinguishesTextsThatYieldOtherTokens) {
   auto cache = open();
   std::vector<std::string> prefixes;
   const auto add = [&](const std::string& path, const TokenizeTexts& how) {
@@ -80,7 +80,7 @@ TEST_F(TokenCaching, KeepsApartWhatBecomesOtherTokens) {
   EXPECT_THAT(cache.folder().entries(), SizeIs(7));
 }
 
-TEST_F(TokenCaching, KnowsAFileByAnyOfItsNames) {
+TEST_F(TokenCaching, RecognizesAFileByAnyOfItsNames) {
   const auto made = tokenize_alone(b_);
   fs::create_symlink(b_, dir_.file("link.txt"));
   for (const auto& name : {dir_.file("link.txt"), dir_.file("cache/../b.txt"), fs::proximate(b_).string()}) {
@@ -90,7 +90,7 @@ TEST_F(TokenCaching, KnowsAFileByAnyOfItsNames) {
   }
 }
 
-TEST_F(TokenCaching, ListsItsEntriesTheLastUsedFirst) {
+TEST_F(TokenCaching, ListsEntriesMostRecentlyUsedFirst) {
   const auto made = tokenize_alone(b_);
   auto cache = open();
   tokenize(cache, dir_.write("a b\n.txt", "x"));
@@ -109,7 +109,7 @@ TEST_F(TokenCaching, ListsItsEntriesTheLastUsedFirst) {
   EXPECT_GT(entries[0].last_used, entries[1].last_used + 3000);
 }
 
-TEST_F(TokenCaching, LeavesNothingOfATextThatCannotBeTokenized) {
+TEST_F(TokenCaching, LeavesNothingAfterATextThatCannotBeTokenized) {
   auto cache = open();
   const auto fault = [&](const TokenizeTexts& how) {
     return fault_of([&] { cache.tokenize({b_, a_, "/none"}, how); });
@@ -129,7 +129,7 @@ TEST_F(TokenCaching, LeavesNothingOfATextThatCannotBeTokenized) {
   EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty: leave it out");
 }
 
-TEST_F(TokenCaching, NamesAllTextsThatCannotBeUsedAndTokenizesTheOthers) {
+TEST_F(TokenCaching, NamesAllBadTextsAndTokenizesTheOthers) {
   const auto bad = [&](int number) {
     return dir_.write(fmt::format("bad{:02}.jsonl", number), fmt::format("[{}]\n", number));
   };
@@ -151,7 +151,7 @@ TEST_F(TokenCaching, NamesAllTextsThatCannotBeUsedAndTokenizesTheOthers) {
                     Not(HasSubstr("bad13.jsonl")), HasSubstr("\n  and 2 more")));
 }
 
-TEST_F(TokenCaching, NamesAllTextsThatCannotBeReadBeforeItTokenizesAny) {
+TEST_F(TokenCaching, NamesAllUnreadableTextsBeforeTokenizingAny) {
   auto cache = open();
   EXPECT_THAT(fault_of([&] {
                 cache.tokenize({b_, dir_.file("none"), dir_.write("empty.txt", "")}, {.tokenizer = tokenizer_});
@@ -161,7 +161,7 @@ TEST_F(TokenCaching, NamesAllTextsThatCannotBeReadBeforeItTokenizesAny) {
   EXPECT_EQ(tokenizer_->num_texts, 0);
 }
 
-TEST_F(TokenCaching, TokenizesAFileOnceThoughItIsGivenByTwoNames) {
+TEST_F(TokenCaching, TokenizesAFileOnceUnderTwoNames) {
   fs::create_symlink(b_, dir_.file("link.txt"));
   auto cache = open();
   const auto made = cache.tokenize({b_, dir_.file("link.txt"), b_}, {.tokenizer = tokenizer_, .threads = 2});
@@ -191,7 +191,7 @@ class AnotherUser {
   bool was_refused_ = false;
 };
 
-TEST_F(TokenCaching, ServesWhatIsInAFolderThatCanOnlyBeRead) {
+TEST_F(TokenCaching, ServesEntriesFromAReadOnlyFolder) {
   ASSERT_EQ(::chmod(b_.c_str(), 0644), 0);
   const auto made = tokenize_alone(b_);
   const auto folder = dir_.file("cache/tokens");
@@ -212,7 +212,7 @@ TEST_F(TokenCaching, ServesWhatIsInAFolderThatCanOnlyBeRead) {
   ASSERT_EQ(::chmod(folder.c_str(), 0700), 0);
 }
 
-TEST_F(TokenCaching, ReportsHowMuchOfAllTextsIsRead) {
+TEST_F(TokenCaching, ReportsProgressOverAllTexts) {
   tokenize_alone(b_);
   const auto large = write_large(2);
   auto cache = open();
@@ -230,7 +230,7 @@ TEST_F(TokenCaching, ReportsHowMuchOfAllTextsIsRead) {
             "InvalidArgument: enough");
 }
 
-TEST_F(TokenCaching, NoticesATextThatChangesWhileItIsTokenized) {
+TEST_F(TokenCaching, DetectsATextThatChangesDuringTokenization) {
   const auto fault = [&](const std::function<void()>& change) {
     dir_.write("c.txt", "before");
     const auto changing = std::make_shared<HookedTokenizer>([&](const Texts&) { change(); });
@@ -248,7 +248,7 @@ TEST_F(TokenCaching, NoticesATextThatChangesWhileItIsTokenized) {
               expected);
 }
 
-TEST_F(TokenCaching, RemovesTheLeastRecentlyUsedWhenItIsFull) {
+TEST_F(TokenCaching, EvictsTheLeastRecentlyUsedEntryWhenFull) {
   std::vector<std::string> paths, prefixes;
   const auto day = std::chrono::hours(24);
   for (const int i : {0, 1, 2}) {
@@ -271,7 +271,7 @@ TEST_F(TokenCaching, RemovesTheLeastRecentlyUsedWhenItIsFull) {
           "--cache-size (cache_size=) is 6.0 KiB: the tokens of 1 text of 2.0 KiB removed from the token cache"))));
 }
 
-TEST_F(TokenCaching, WarnsOnceThatItIsLargerThanItMayBe) {
+TEST_F(TokenCaching, WarnsOnceIfItExceedsItsLimit) {
   auto cache = open(100);
   const auto texts = {dir_.write("1.txt", std::string(1000, 'x')), dir_.write("2.txt", std::string(1000, 'y'))};
   for (const auto& text : texts) tokenize(cache, text);
@@ -280,13 +280,13 @@ TEST_F(TokenCaching, WarnsOnceThatItIsLargerThanItMayBe) {
   for (const auto& text : texts) EXPECT_EQ(tokenize(cache, text).bytes_read, 0);
 }
 
-TEST_F(TokenCaching, AsksForAnotherFolderWhereItCannotWrite) {
+TEST_F(TokenCaching, AsksForAnotherFolderIfItCannotWrite) {
   EXPECT_EQ(fault_of([&] { TokenCache({.dir = b_ + "/cache"}); }),
             "SourceError: cannot create the token cache " + b_ +
                 "/cache/tokens: Not a directory; name another folder (--cache-dir, cache_dir=)");
 }
 
-TEST_F(TokenCaching, NamesTheRemedyIfTheDiskIsFullAndLeavesNothing) {
+TEST_F(TokenCaching, AFullDiskIsAnErrorWithARemedyAndLeavesNothing) {
   const auto path = write_large(2);
   auto cache = open();
   std::string fault;
@@ -300,7 +300,7 @@ TEST_F(TokenCaching, NamesTheRemedyIfTheDiskIsFullAndLeavesNothing) {
   EXPECT_GT(tokenize(cache, path).bytes_read, 0);
 }
 
-TEST_F(TokenCaching, NamesTheRemedyIfTheDiskHasNoRoomForAListOrAJson) {
+TEST_F(TokenCaching, NoRoomForAListOrAJsonIsAnErrorWithARemedy) {
   const auto made = tokenize_alone(b_);
   ASSERT_GT(fs::file_size(made.prefix + ".json"), 200);
   const auto fault_with_room = [&](rlim_t bytes, const std::string& path) {
@@ -313,7 +313,7 @@ TEST_F(TokenCaching, NamesTheRemedyIfTheDiskHasNoRoomForAListOrAJson) {
   EXPECT_THAT(fault_with_room(200, dir_.write("c.txt", "c")), AllOf(HasSubstr(".json: "), remedy));
 }
 
-TEST_F(TokenCaching, TokenizesAgainWhereAnEntryIsNotWhole) {
+TEST_F(TokenCaching, ReplacesIncompleteEntries) {
   const auto whole = tokenize_alone(b_);
   const auto tokens = tokens_in(whole.prefix);
   const std::vector<std::function<void()>> damages = {
@@ -343,7 +343,7 @@ TEST_F(TokenCaching, TokenizesAgainWhereAnEntryIsNotWhole) {
   }
 }
 
-TEST_F(TokenCaching, RemovesWhatItCannotReadUnlessItIsInUse) {
+TEST_F(TokenCaching, RemovesUnreadableEntriesUnlessInUse) {
   const auto old = tokenize_alone(dir_.write("old.txt", "old")), torn = tokenize_alone(b_);
   std::ofstream(old.prefix + ".json") << R"({"version":0})";
   fs::resize_file(torn.prefix + ".json", 50);
@@ -355,7 +355,7 @@ TEST_F(TokenCaching, RemovesWhatItCannotReadUnlessItIsInUse) {
   EXPECT_THAT(names_in_cache(), UnorderedElementsAre(name + ".bin", name + ".idx", name + ".json"));
 }
 
-TEST_F(TokenCaching, RemovesNoFileWithANameThatNoEntryMakes) {
+TEST_F(TokenCaching, NeverRemovesFilesOfOtherNames) {
   tokenize_alone(b_);
   std::vector<std::string> names = {"web.bin",
                                     "web.idx",
@@ -374,7 +374,7 @@ TEST_F(TokenCaching, RemovesNoFileWithANameThatNoEntryMakes) {
   EXPECT_TRUE(fs::exists(notes));
 }
 
-TEST_F(TokenCaching, PutsAnEntryInThePlaceOfWhatIsNoRegularFile) {
+TEST_F(TokenCaching, ReplacesFilesThatAreNotRegular) {
   for (const char* extension : {".json", ".bin", ".idx"}) {
     const auto path = tokenize_alone(b_).prefix + extension;
     fs::remove(path);
@@ -385,7 +385,7 @@ TEST_F(TokenCaching, PutsAnEntryInThePlaceOfWhatIsNoRegularFile) {
   }
 }
 
-TEST_F(TokenCaching, MakesRoomWhileItTokenizesManyFiles) {
+TEST_F(TokenCaching, EvictsWhileTokenizingManyFiles) {
   for (int i = 0; i < 8; ++i) tokenize_alone(dir_.write(std::to_string(i) + ".txt", std::string(1000, char('a' + i))));
   const auto one = open().folder().entries().at(0).bytes;
   std::vector<std::string> paths;
@@ -400,7 +400,7 @@ TEST_F(TokenCaching, MakesRoomWhileItTokenizesManyFiles) {
   EXPECT_EQ(cache.folder().entries().size(), 8);
 }
 
-TEST_F(TokenCaching, NoticesAChangeBetweenTheSampledBytes) {
+TEST_F(TokenCaching, DetectsAChangeBetweenTheSampledBytes) {
   std::string text(std::size_t{1} << 20, 'a');
   const auto path = dir_.write("long.txt", text);
   const auto written = fs::last_write_time(path);
@@ -418,7 +418,7 @@ TEST_F(TokenCaching, NoticesAChangeBetweenTheSampledBytes) {
   EXPECT_GT(tokenize_alone(path).bytes_read, 0);
 }
 
-TEST_F(TokenCaching, FindsAnyByteThatIsDamagedWhenItIsAskedTo) {
+TEST_F(TokenCaching, CheckFindsAnyDamagedByte) {
   const auto made = tokenize_alone(write_large(1));
   auto cache = open();
   const auto entry = cache.folder().entries().at(0);
@@ -463,7 +463,7 @@ class Variable {
   std::optional<std::string> before_;
 };
 
-TEST_F(TokenCaching, LiesWhereTheCachesOfTheUserLie) {
+TEST_F(TokenCaching, DefaultsToTheUsersCacheFolder) {
   const Variable home("HOME", dir_.path().c_str()), cache("XDG_CACHE_HOME", nullptr);
   EXPECT_EQ(TokenCache({}).folder().dir(), dir_.file(".cache/levada/tokens"));
   const Variable other("XDG_CACHE_HOME", dir_.file("xdg").c_str());

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 using TokenCacheTrust = TokenCaching;
 
-TEST_F(TokenCacheTrust, BelievesNoEntryThatOthersMayWriteTo) {
+TEST_F(TokenCacheTrust, IgnoresEntriesThatOthersMayWrite) {
   const auto made = tokenize_alone(b_);
   for (const char* extension : {".bin", ".idx", ".json"}) {
     ASSERT_EQ(::chmod((made.prefix + extension).c_str(), 0660), 0);
@@ -30,7 +30,7 @@ TEST_F(TokenCacheTrust, BelievesNoEntryThatOthersMayWriteTo) {
   }
 }
 
-TEST_F(TokenCacheTrust, IsForOneUserOnlyWhateverTheUmask) {
+TEST_F(TokenCacheTrust, IsPrivateRegardlessOfTheUmask) {
   const auto before = ::umask(0);
   const auto made = tokenize_alone(b_);
   ::umask(before);
@@ -43,7 +43,7 @@ TEST_F(TokenCacheTrust, IsForOneUserOnlyWhateverTheUmask) {
   for (const auto& file : fs::directory_iterator(dir_.file("cache/tokens"))) EXPECT_EQ(mode_of(file.path()), 0600U);
 }
 
-TEST_F(TokenCacheTrust, RefusesAFolderInWhichOthersCanReplaceEntries) {
+TEST_F(TokenCacheTrust, RejectsAFolderInWhichOthersCanReplaceEntries) {
   tokenize_alone(b_);
   const auto folder = dir_.file("cache/tokens");
   ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
@@ -57,7 +57,7 @@ TEST_F(TokenCacheTrust, RefusesAFolderInWhichOthersCanReplaceEntries) {
   EXPECT_THAT(fault_of([&] { open(); }), HasSubstr("belongs to another user (uid 12345)"));
 }
 
-TEST_F(TokenCacheTrust, BelievesNoEntryOfAnotherUser) {
+TEST_F(TokenCacheTrust, IgnoresEntriesOfAnotherUser) {
   for (const char* extension : {".json", ".bin", ".idx"}) {
     const auto made = tokenize_alone(b_);
     const auto file = made.prefix + extension;
@@ -86,7 +86,7 @@ TEST_F(TokenCacheTrust, RemovesNoFileOfAnotherUser) {
                                                      name(torn.prefix) + ".idx", name(partial)));
 }
 
-TEST_F(TokenCacheTrust, FollowsNoLinksToTokens) {
+TEST_F(TokenCacheTrust, DoesNotFollowLinksToTokens) {
   const auto made = tokenize_alone(b_);
   fs::rename(made.prefix + ".bin", dir_.file("elsewhere"));
   fs::create_symlink(dir_.file("elsewhere"), made.prefix + ".bin");

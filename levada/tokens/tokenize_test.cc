@@ -64,7 +64,7 @@ std::vector<Texts> some_pieces(std::size_t count) {
   return pieces;
 }
 
-TEST(Tokenize, WritesTheSameWithAnyNumberOfThreads) {
+TEST(Tokenize, OutputDoesNotDependOnTheNumberOfThreads) {
   const ScratchDir dir;
   const auto pieces = some_pieces(500);
   for (const int threads : {1, 4}) {
@@ -81,7 +81,7 @@ TEST(Tokenize, WritesTheSameWithAnyNumberOfThreads) {
   EXPECT_EQ(content(dir.file("4.idx")), content(dir.file("1.idx")));
 }
 
-TEST(Tokenize, MakesOfAnEmptyTextADocumentWithoutSequences) {
+TEST(Tokenize, AnEmptyTextBecomesADocumentWithoutSequences) {
   const ScratchDir dir;
   Texts texts;
   for (const auto* text : {"ab", "", "c"}) texts.add(text);
@@ -93,7 +93,7 @@ TEST(Tokenize, MakesOfAnEmptyTextADocumentWithoutSequences) {
   EXPECT_EQ(content(dir.file("a.bin")), raw_bin<std::uint16_t>({'a', 'b', 256, 'c', 256}));
 }
 
-TEST(Tokenize, NamesThePieceThatCannotBeEncoded) {
+TEST(Tokenize, NamesAPieceThatCannotBeEncoded) {
   const ScratchDir dir;
   const HookedTokenizer tokenizer([&](const Texts& texts) {
     if (texts[0] == "bad") throw SourceError("it is bad");
@@ -107,7 +107,7 @@ TEST(Tokenize, NamesThePieceThatCannotBeEncoded) {
               HasSubstr("a.jsonl, from line 3 on: it is bad;"));
 }
 
-TEST(Tokenize, EncodesSideBySide) {
+TEST(Tokenize, EncodesConcurrently) {
   const ScratchDir dir;
   std::latch all(4);  // Passed only when four run concurrently.
   const HookedTokenizer tokenizer([&](const Texts&) { all.arrive_and_wait(); });
@@ -137,7 +137,7 @@ class WrongTokenizer final : public Tokenizer {
   std::string name_ = "wrong.model";
 };
 
-TEST(Tokenize, EndsWithTheErrorOfTheReaderTheTokenizerTheWriterOrTheCaller) {
+TEST(Tokenize, ForwardsErrorsOfReaderTokenizerWriterAndCaller) {
   const ScratchDir dir;
   std::atomic<int> num_encoded = 0;
   const HookedTokenizer failing([&](const Texts&) {
@@ -179,7 +179,7 @@ TEST(Tokenize, EndsWithTheErrorOfTheReaderTheTokenizerTheWriterOrTheCaller) {
   }
 }
 
-TEST(Tokenize, StoresTokensAsWideAsMegatronDoes) {
+TEST(Tokenize, UsesMegatronsTokenWidth) {
   EXPECT_EQ(token_dtype(257), dtypes::uint16);
   EXPECT_EQ(token_dtype(65499), dtypes::uint16);
   EXPECT_EQ(token_dtype(65500), dtypes::int32);

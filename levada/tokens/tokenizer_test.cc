@@ -36,7 +36,7 @@ class Vocabulary final : public Tokenizer {
   std::optional<std::int64_t> end_of_document_;
 };
 
-TEST(ByteTokenizer, MakesATokenOfEachByteOfUtf8) {
+TEST(ByteTokenizer, EncodesEachByteOfUtf8AsAToken) {
   Texts texts;
   for (const auto* text : {"a\xc3\xa9", "", "b"}) texts.add(text);
   TokenIds tokens{.ids = {7, 7, 7, 7, 7}, .ends = {1}};
@@ -49,7 +49,7 @@ TEST(ByteTokenizer, MakesATokenOfEachByteOfUtf8) {
   EXPECT_EQ(bytes->id_of("ab"), std::nullopt);
 }
 
-TEST(EndOfDocument, IsTheTokenThatIsAskedForByItsNumberOrItsText) {
+TEST(EndOfDocument, IsFoundByNumberOrText) {
   const Vocabulary words({{"<end>", 5}, {"17", 9}}, 2);
   EXPECT_EQ(choose_end_of_document(words, "<end>"), 5);
   EXPECT_EQ(choose_end_of_document(words, "17"), 17);
@@ -66,7 +66,7 @@ TEST(EndOfDocument, IsTheTokenThatIsAskedForByItsNumberOrItsText) {
       "number or its text");
 }
 
-TEST(EndOfDocument, IsTheTokenizersOwnOrACommonOneWhereNoneIsAskedFor) {
+TEST(EndOfDocument, DefaultsToTheTokenizersOwnOrACommonOne) {
   EXPECT_EQ(choose_end_of_document(*byte_tokenizer(), ""), 256);
   EXPECT_EQ(choose_end_of_document(Vocabulary({{"</s>", 5}}, 2), ""), 2);
   EXPECT_EQ(choose_end_of_document(Vocabulary({{"</s>", 5}, {"<|endoftext|>", 6}, {"<eod>", 7}}), ""), 6);

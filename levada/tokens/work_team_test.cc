@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-TEST(WorkTeam, HasItsHelpersJoinWhatAnyThreadRuns) {
+TEST(WorkTeam, HelpersJoinTheWorkOfAnyThread) {
   WorkTeam team(2);
   for (int time = 0; time < 2; ++time) {
     std::latch all(3);
@@ -22,7 +22,7 @@ TEST(WorkTeam, HasItsHelpersJoinWhatAnyThreadRuns) {
   }
 }
 
-TEST(WorkTeam, SendsAHelperToTheWorkWithTheFewestThreads) {
+TEST(WorkTeam, AHelperJoinsTheWorkWithTheFewestThreads) {
   WorkTeam team;
   std::latch both_begun(2), all(4);
   std::atomic<int> num_calls = 0;
@@ -45,7 +45,7 @@ TEST(WorkTeam, SendsAHelperToTheWorkWithTheFewestThreads) {
   for (const auto& own : threads_at) EXPECT_EQ(own, 2);
 }
 
-TEST(WorkTeam, HelpsWithNothingBehindItsEnd) {
+TEST(WorkTeam, HelpersDoNothingAfterTheEnd) {
   WorkTeam team(2);
   team.end();
   team.help();

@@ -30,7 +30,7 @@ std::string train(const ScratchDir& dir, const std::string& name, Settings setti
   return dir.file(name + ".model");
 }
 
-TEST(SentencePiece, EncodesAsItsOwnLibraryDoes) {
+TEST(SentencePiece, MatchesTheSentencePieceLibrary) {
   const ScratchDir dir;
   const Settings bytes = {{"model_type", "bpe"}, {"byte_fallback", "true"}, {"vocab_size", "320"}};
   for (const auto& settings : {Settings{}, bytes}) {
@@ -54,7 +54,7 @@ TEST(SentencePiece, EncodesAsItsOwnLibraryDoes) {
   }
 }
 
-TEST(SentencePiece, KnowsItsTokensByTheirText) {
+TEST(SentencePiece, FindsTokensByText) {
   const ScratchDir dir;
   const auto tokenizer = open_sentencepiece(train(dir, "a", {{"user_defined_symbols", "<sep>"}}));
   EXPECT_EQ(tokenizer->id_of("</s>"), 2);
@@ -65,7 +65,7 @@ TEST(SentencePiece, KnowsItsTokensByTheirText) {
   EXPECT_EQ(open_sentencepiece(train(dir, "b", {{"eos_id", "-1"}}))->end_of_document(), std::nullopt);
 }
 
-TEST(SentencePiece, HasADigestOfTheModelAndNotOfItsName) {
+TEST(SentencePiece, DigestDependsOnTheModelNotOnItsName) {
   const ScratchDir dir;
   const auto path = train(dir, "a");
   std::filesystem::copy_file(path, dir.file("copy.model"));
@@ -74,7 +74,7 @@ TEST(SentencePiece, HasADigestOfTheModelAndNotOfItsName) {
   EXPECT_NE(open_sentencepiece(train(dir, "b", {{"vocab_size", "50"}}))->digest(), digest);
 }
 
-TEST(SentencePiece, NamesAFileThatIsNoModel) {
+TEST(SentencePiece, NamesAFileThatIsNotAModel) {
   const ScratchDir dir;
   EXPECT_THAT(fault_of([&] { open_sentencepiece(dir.file("none.model")); }), HasSubstr("none.model: No such file"));
   const auto junk = dir.write("junk.model", "this is none");
