@@ -124,7 +124,7 @@ TEST(CommandConvert, LeavesWhatIsThereUnlessToldOtherwise) {
   const auto more = make_corpus("more.jsonl", 5);
   const auto refused = run({"convert", more, out});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("is there already"));
+  EXPECT_THAT(refused.err, HasSubstr("already exists"));
   EXPECT_EQ(content(out + ".bin"), before);
   EXPECT_EQ(run({"convert", more, out, "--overwrite"}).status, 0);
   EXPECT_NE(content(out + ".bin"), before);

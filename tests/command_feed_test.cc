@@ -202,7 +202,7 @@ TEST(CommandFeed, MindsWhereDocumentsEndWhereThatIsWanted) {
   for (const char* field : {"position_ids", "attention_mask", "loss_mask"}) {
     EXPECT_NE(digest_of(plain, 0, field), digest_of(mindful, 0, field)) << field;
   }
-  expect_refusal(feed_arguments({"--reset-attention-mask"}), "ask for one, too");
+  expect_refusal(feed_arguments({"--reset-attention-mask"}), "requires an attention mask");
 }
 
 TEST(CommandFeed, TakesAPartOfASplit) {

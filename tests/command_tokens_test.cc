@@ -113,7 +113,7 @@ TEST(CommandTokens, NeedACacheThatCanBeWritten) {
   const auto file = write_file("no-folder", "");
   expect_refusal(feed(corpus(), {"--cache-dir", file}), 1, "name another folder (--cache-dir, cache_dir=)");
   expect_refusal({"cache", "--cache-dir", file}, 1, file);
-  expect_refusal(feed(corpus(), {}), 1, "neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir",
+  expect_refusal(feed(corpus(), {}), 1, "neither XDG_CACHE_HOME nor HOME names its folder: name one (--cache-dir",
                  {{"XDG_CACHE_HOME", ""}, {"HOME", ""}});
 }
 
@@ -127,8 +127,7 @@ TEST(CommandTokens, OfMoreThanTheCacheMayHaveAreWarnedOf) {
   const auto outcome =
       run(feed(corpus(), {"--cache-dir", scratch() + "/full", "--cache-size", "1KB", "--engine", "inproc"}));
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.err,
-              AllOf(HasSubstr("in use, more than the 1000 B that it may have"), HasSubstr("--cache-size")));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("in use, more than its limit of 1000 B"), HasSubstr("--cache-size")));
 }
 
 TEST(CommandTokens, RefusesACacheSizeThatIsNone) {
@@ -178,7 +177,7 @@ TEST(CommandCache, ChecksEveryByte) {
   std::fstream(bin, std::ios::in | std::ios::out | std::ios::binary).seekp(8192) << '\0';
   const auto damaged = run({"cache", "--cache-dir", dir, "--check"});
   EXPECT_EQ(damaged.status, 1);
-  EXPECT_THAT(damaged.err, HasSubstr("is not what was written there: remove both, and the text is tokenized again"));
+  EXPECT_THAT(damaged.err, HasSubstr("is damaged: remove both to tokenize the text again"));
 }
 
 TEST(CommandCache, RemovesTheTextsUsedTheLongestAgo) {

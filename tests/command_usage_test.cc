@@ -53,10 +53,10 @@ TEST(CommandUsage, RefusesDataThatIsNotThere) {
   std::filesystem::create_directory(scratch() + "/nothing");
   expect_refusal(
       {"feed", scratch() + "/nothing"}, 1,
-      "nothing holds no file of data: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin");
+      "nothing holds no data files: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin");
   expect_refusal({"feed", scratch() + "/no*.jsonl"}, 1, "no file matches " + scratch() + "/no*.jsonl");
   expect_data_refusal("empty.jsonl", "", "empty.jsonl is empty");
-  expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of no known kind");
+  expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of unknown kind");
 }
 
 TEST(CommandUsage, NamesFileAndLineOfWhatIsNoJson) {

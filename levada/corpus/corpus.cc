@@ -39,7 +39,7 @@ std::int64_t end_in_token_files(const CorpusOptions& options) {
   const auto [behind, error] = std::from_chars(options.end_of_document.data(), last, end);
   if (error == std::errc() && behind == last && end >= 0) return end;
   throw InvalidArgument(
-      "the files hold tokens, and which of them ends a document is not known: give its number (eod=, --eod) or the "
+      "the files hold tokens, and the token that ends a document is unknown: pass its number (eod=, --eod) or the "
       "tokenizer");
 }
 
@@ -219,8 +219,8 @@ struct Corpus::State {
     const auto limit = mix ? mix->size() : std::nullopt;
     if (epochs == 0) return limit;
     if (data.sequences() > most / epochs) {
-      throw InvalidArgument(fmt::format("{} epochs of {} samples are too many to count: 0 epochs are without end",
-                                        epochs, data.sequences()));
+      throw InvalidArgument(
+          fmt::format("{} epochs of {} samples are too many to count: 0 epochs never end", epochs, data.sequences()));
     }
     const auto all = data.sequences() * epochs;
     return std::min(all, limit.value_or(all));
@@ -413,15 +413,15 @@ std::int64_t Corpus::resume(ByteView cursor) {
   }
   Cursor{.corpus = data.digest, .order = data.order_by(history), .next = saved.next}.expect_same(saved);
   if (const auto all = size(); all && saved.next > *all) {
-    throw InvalidArgument(fmt::format(
-        "the cursor stands before sample {}, but the data ends with sample {} (epochs: {}, samples of each: "
-        "{}): raise the epochs, or give another state",
-        saved.next, *all - 1, state_->epochs, sequences()));
+    throw InvalidArgument(
+        fmt::format("the cursor is at sample {}, but the data ends with sample {} (epochs: {}, samples of each: {}): "
+                    "raise the epochs, or load another state",
+                    saved.next, *all - 1, state_->epochs, sequences()));
   }
   if (data.weights && history.back().weights != *data.weights) {
     if (!data.options.resume_weights) {
       throw InvalidArgument(
-          fmt::format("the weights of the sources are {}, and in the cursor {}: give those, or have the others from "
+          fmt::format("the weights of the sources are {}, but the cursor has {}: use those, or apply the new ones from "
                       "its sample {} on (--resume-weights, resume_weights=True)",
                       to_string(*data.weights), to_string(history.back().weights), saved.next));
     }

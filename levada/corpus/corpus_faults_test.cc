@@ -58,7 +58,7 @@ TEST(CorpusFaults, RejectsInvalidOptions) {
   EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.sequence = 0}); }),
               HasSubstr("sequence must be at least 1 token, got 0"));
   EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.epochs = -1}); }),
-              HasSubstr("epochs must be 0, for no end, or above, got -1"));
+              HasSubstr("epochs must be 0 (endless) or positive, got -1"));
 }
 
 TEST(CorpusFaults, RejectsMoreSamplesThanCanBeCounted) {
@@ -72,10 +72,9 @@ TEST(CorpusFaults, RejectsMoreSamplesThanCanBeCounted) {
 TEST(CorpusFaults, RejectsACursorAfterTheEnd) {
   auto corpus = open_text();
   EXPECT_EQ(corpus.resume(corpus.cursor(10)), 10);
-  EXPECT_EQ(
-      fault_of([&] { corpus.resume(corpus.cursor(11)); }),
-      "InvalidArgument: the cursor stands before sample 11, but the data ends with sample 9 (epochs: 1, samples of "
-      "each: 10): raise the epochs, or give another state");
+  EXPECT_EQ(fault_of([&] { corpus.resume(corpus.cursor(11)); }),
+            "InvalidArgument: the cursor is at sample 11, but the data ends with sample 9 (epochs: 1, samples of "
+            "each: 10): raise the epochs, or load another state");
   EXPECT_EQ(corpus.of_epochs(2).resume(corpus.cursor(11)), 11);
   EXPECT_EQ(corpus.of_epochs(0).resume(corpus.cursor(1'000'000)), 1'000'000);
 }
@@ -84,7 +83,7 @@ TEST(CorpusFaults, RejectsASampleLongerThanAllData) {
   EXPECT_THAT(fault_of([] {
                 open_files({{"a.txt", std::string(15, 'a')}}, {.sequence = 16});
               }),
-              HasSubstr("InvalidArgument: the corpus holds 16 tokens, and one sample of sequence 16 takes 17"));
+              HasSubstr("InvalidArgument: the corpus holds 16 tokens, but one sample of sequence 16 takes 17"));
   EXPECT_EQ(fault_of([] { open_files({{"a.txt", std::string(16, 'a')}}, {.sequence = 16}); }), "no fault");
 }
 
@@ -96,11 +95,10 @@ TEST(CorpusFaults, NamesAnUnreadableFile) {
   EXPECT_THAT(fault(dir.file("none.jsonl")), AllOf(HasSubstr("SourceError: "), HasSubstr("none.jsonl: No such file")));
   EXPECT_THAT(
       fault(dir.path()),
-      HasSubstr("holds no file of data: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin"));
+      HasSubstr("holds no data files: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin"));
   EXPECT_THAT(fault(dir.write("empty.jsonl", "")), HasSubstr("empty.jsonl is empty"));
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
-  EXPECT_THAT(fault(dir.write("a.csv", "{}")),
-              HasSubstr("a.csv is of no known kind: a corpus is made of .jsonl, .ndjson"));
+  EXPECT_THAT(fault(dir.write("a.csv", "{}")), HasSubstr("a.csv is of unknown kind: a corpus reads .jsonl, .ndjson"));
 }
 
 TEST(CorpusFaults, RequiresATokenizerForText) {
@@ -174,7 +172,7 @@ TEST(CorpusFaults, FailsIfVerificationFindsDamageInTheCache) {
   for (std::int64_t i = 0; fault == "no fault" && !deadline.expired(); ++i) {
     fault = fault_of([&] { corpus.read(i, 1, memory); });
   }
-  EXPECT_THAT(fault, AllOf(HasSubstr("SourceError: " + bin + " or its .idx is not what was written there"),
+  EXPECT_THAT(fault, AllOf(HasSubstr("SourceError: " + bin + " or its .idx is damaged"),
                            HasSubstr("resume from an earlier state")));
 }
 

@@ -177,8 +177,8 @@ TEST_F(CorpusMixing, RejectsACursorOfAnotherMix) {
   };
   EXPECT_THAT(
       refusal(three_, "5,", "6,"),
-      HasSubstr("the weights of the sources are 1 2 6 by samples (mix 3), and in the cursor 1 2 5 by samples (mix "
-                "3): give those, or have the others from its sample 9 on (--resume-weights, resume_weights=True)"));
+      HasSubstr("the weights of the sources are 1 2 6 by samples (mix 3), but the cursor has 1 2 5 by samples (mix 3): "
+                "use those, or apply the new ones from its sample 9 on (--resume-weights, resume_weights=True)"));
   EXPECT_THAT(refusal(three_, "1000", "999"), HasSubstr("caps is none none 999, there none none 1000"));
   EXPECT_THAT(refusal(three_, "{\"sources", "{\"by\": \"tokens\", \"sources"),
               HasSubstr("the weights of the sources are 1 2 5 by tokens"));
@@ -269,11 +269,11 @@ TEST_F(CorpusMixing, NamesAnInvalidSource) {
               HasSubstr("the source a.txt may give at most 3 tokens, less than a sample"));
   dir_.write("d.txt", "x");
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "d.txt", "weight": 1}]})"),
-              HasSubstr("the source d.txt holds 2 tokens, and one sample of sequence 4 takes 5"));
+              HasSubstr("the source d.txt holds 2 tokens, but one sample of sequence 4 takes 5"));
   EXPECT_THAT(fault_of([&] {
                 Corpus::open({dir_.file("a.txt"), dir_.file("mix.json")}, {.cache_dir = scratch_cache()});
               }),
-              HasSubstr("mix.json is a mix, and stands alone"));
+              HasSubstr("mix.json is a mix and must be the only path"));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace levada {
 
 void check_epochs(std::int64_t epochs) {
-  if (epochs < 0) throw InvalidArgument(fmt::format("epochs must be 0, for no end, or above, got {}", epochs));
+  if (epochs < 0) throw InvalidArgument(fmt::format("epochs must be 0 (endless) or positive, got {}", epochs));
 }
 
 void CorpusOptions::check() const {
@@ -26,8 +26,7 @@ void CorpusOptions::check() const {
                     pad_to, sequence));
   }
   if (pad_to > 1 && packing == Packing::cut) {
-    throw InvalidArgument(
-        "only packed documents are padded to a multiple: choose best-fit or documents as packing, too");
+    throw InvalidArgument("only packed documents are padded to a multiple: set packing to best-fit or documents");
   }
   part_of_split(split, part);
   if (!(max_bad >= 0 && max_bad <= 1)) {
@@ -35,24 +34,24 @@ void CorpusOptions::check() const {
         fmt::format("max_bad is {}; it must be a share of a text's lines, from 0 to 1 (max_bad=, --max-bad)", max_bad));
   }
   if (ids != dtypes::int64 && ids != dtypes::int32) {
-    throw InvalidArgument(fmt::format("tokens cannot be of {}: take int64 or int32", ids.name()));
+    throw InvalidArgument(fmt::format("tokens cannot be of {}: use int64 or int32", ids.name()));
   }
   if (each_once && epochs != 1) {
-    throw InvalidArgument(fmt::format("each sample is to come once, and so in one epoch, not in {}", epochs));
+    throw InvalidArgument(fmt::format("each sample is read once, so in one epoch, not in {}", epochs));
   }
   if (reset_attention_mask && !attention_mask) {
-    throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
+    throw InvalidArgument("reset_attention_mask requires an attention mask (attention_mask)");
   }
   const bool are_chats = tokenizer && tokenizer->is_chat();
   if (are_chats && !end_of_document.empty()) {
     throw InvalidArgument(
-        fmt::format("eod is {}, but a chat template itself ends a chat: leave out one of the two (eod=, --eod)",
+        fmt::format("eod is {}, but a chat template itself ends a chat: omit one of the two (eod=, --eod)",
                     printable(end_of_document)));
   }
   if (minds_ends() && (packing != Packing::cut || are_chats)) {
     throw InvalidArgument(
-        "reset_position_ids, reset_attention_mask and eod_mask_loss are for documents that are cut and end with a "
-        "token: packed ones begin at position 0 and see only themselves as they are");
+        "reset_position_ids, reset_attention_mask and eod_mask_loss apply only to cut documents that end with a token: "
+        "packed documents already begin at position 0 and attend only to themselves");
   }
 }
 

@@ -93,13 +93,13 @@ TEST(CorpusDocuments, EndWithTheTokenizersTokenInText) {
 
 TEST(CorpusDocuments, RequireAKnownEndOfDocumentToken) {
   EXPECT_EQ(fault_of([] { open_tokens(documents, {.sequence = 4, .reset_position_ids = true}); }),
-            "InvalidArgument: the files hold tokens, and which of them ends a document is not known: give its number "
+            "InvalidArgument: the files hold tokens, and the token that ends a document is unknown: pass its number "
             "(eod=, --eod) or the tokenizer");
   EXPECT_THAT(fault_of([] { open_tokens(documents, {.sequence = 4, .reset_attention_mask = true}); }),
-              HasSubstr("ask for one, too"));
+              HasSubstr("requires an attention mask"));
   EXPECT_THAT(
       fault_of([] { open_tokens(documents, {.sequence = 4, .packing = Packing::best_fit, .eod_mask_loss = true}); }),
-      HasSubstr("are for documents that are cut and end with a token"));
+      HasSubstr("apply only to cut documents that end with a token"));
 }
 
 TEST(CorpusIds, AreInt32IfRequested) {
@@ -115,7 +115,7 @@ TEST(CorpusIds, AreInt32IfRequested) {
     EXPECT_EQ(values<float>(wide, "loss_mask"), values<float>(narrow, "loss_mask"));
   }
   EXPECT_EQ(fault_of([] { open_tokens(documents, {.sequence = 4, .ids = dtypes::int16}); }),
-            "InvalidArgument: tokens cannot be of int16: take int64 or int32");
+            "InvalidArgument: tokens cannot be of int16: use int64 or int32");
 }
 
 TEST(CorpusSplit, PutsEachDocumentIntoOnePart) {
@@ -220,7 +220,7 @@ TEST(CorpusSplit, NamesASplitWithAnEmptyPart) {
       fault_of([] {
         open_files({{"a.jsonl", "{\"text\":\"a\"}\n"}}, {.sequence = 3, .split = {98, 1, 1}, .part = "test"});
       }),
-      HasSubstr("the split 98,1,1 leaves no document of the corpus for test: there are too few for so small a part"));
+      HasSubstr("the split 98,1,1 leaves no document of the corpus for test: it has too few for such a small part"));
 }
 
 /// A chat is a list of digits; digits from 5 on are learned.

@@ -22,7 +22,7 @@ Order read_order(ByteReader& in) {
   for (auto& [name, value] : order) {
     name = in.get_string();
     value = in.get_string();
-    if (!names.insert(name).second) in.fail("a property that stands there twice");
+    if (!names.insert(name).second) in.fail("a repeated property");
   }
   return order;
 }
@@ -92,7 +92,7 @@ void Cursor::expect_same(const Cursor& there) const {
   for (const auto& [name, value] : there.order) {
     if (value_in(order, name) == "none") add(name, "none", value);
   }
-  if (!differences.empty()) throw InvalidArgument("the cursor is of another run of samples: here " + differences);
+  if (!differences.empty()) throw InvalidArgument("the cursor belongs to another run of samples: here " + differences);
 }
 
 }  // namespace levada

@@ -30,7 +30,7 @@ CorpusMix sources_of(std::vector<std::string> paths, const CorpusOptions& option
   const auto mix_file = std::ranges::find_if(paths, is_mix_file);
   if (mix_file == paths.end()) return {.sources = {{.paths = std::move(paths)}}};
   if (paths.size() > 1) {
-    throw InvalidArgument(fmt::format("{} is a mix, and stands alone: name the other files in it", *mix_file));
+    throw InvalidArgument(fmt::format("{} is a mix and must be the only path: name the other files in it", *mix_file));
   }
   const Storage storage(options.io, options.open, options.remote);
   return read_mix_file(*mix_file, [&](const std::string& path) { return storage.open(path); });
@@ -69,9 +69,10 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) 
     const auto left_out = files[i].bad_lines.count;
     const auto lines = left_out + files[i].tokens->contents().stored_documents;
     if (static_cast<double>(left_out) <= options_.max_bad * static_cast<double>(lines)) continue;
-    bad.add(i, fmt::format("{}: {} of {} lines cannot be used, and at most {} of a text's may be left out (max_bad=, "
-                           "--max-bad)",
-                           printable(paths[i]), left_out, lines, options_.max_bad));
+    bad.add(i,
+            fmt::format("{}: {} of {} lines cannot be used, but at most {} of a text's lines may be skipped (max_bad=, "
+                        "--max-bad)",
+                        printable(paths[i]), left_out, lines, options_.max_bad));
   }
   bad.throw_if_any(files.size());
   return files;
@@ -112,8 +113,8 @@ std::vector<CachedTokens> FileOpener::tokenize(const std::vector<std::string>& t
   if (texts.empty()) return {};
   if (!options_.tokenizer) {
     throw InvalidArgument(
-        fmt::format("{} is text, and no tokenizer is named: give the model's (tokenizer=, --tokenizer), or bytes, "
-                    "which makes each byte a token",
+        fmt::format("{} is text, and no tokenizer is named: pass the model's (tokenizer=, --tokenizer), or bytes to "
+                    "make each byte a token",
                     printable(shown_url(texts.front()))));
   }
   const bool chats = options_.tokenizer->is_chat();

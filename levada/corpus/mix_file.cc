@@ -27,7 +27,7 @@ void expect_object(const Json& json, const std::string& where, std::initializer_
   if (!json.is_object()) fail(where, "it must be an object");
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail(where, fmt::format("there is no key \"{}\"; there are {}", printable(key), fmt::join(known, ", ")));
+    fail(where, fmt::format("unknown key \"{}\"; the keys are {}", printable(key), fmt::join(known, ", ")));
   }
 }
 
@@ -126,7 +126,7 @@ CorpusMix read_mix_file(const std::string& path, const std::function<std::unique
     }
   }();
   if (json.is_object() && !json.contains("sources")) {
-    fail(shown, "\"sources\" is missing, which a mix has; a .json of data has one object on each line");
+    fail(shown, "\"sources\" is missing, which a mix requires; a .json of data has one object per line");
   }
   expect_object(json, shown, {"sources", "by"});
   if (!json["sources"].is_array()) fail(shown, "\"sources\" must be a list");

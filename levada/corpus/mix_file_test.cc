@@ -73,14 +73,14 @@ TEST(MixFile, ErrorsNameTheCauseAndThePlace) {
   EXPECT_THAT(fault_of_file(R"({"sources": {}})"), HasSubstr("\"sources\" must be a list"));
   EXPECT_THAT(fault_of_file(R"({"sources": [1]})"), HasSubstr("mix.json: sources[0]: it must be an object"));
   EXPECT_THAT(fault_of_file(R"({"sources": [], "order": 1})"),
-              HasSubstr("there is no key \"order\"; there are sources, by"));
+              HasSubstr("unknown key \"order\"; the keys are sources, by"));
   EXPECT_THAT(fault_of_file(R"({"sources": [], "by": "bytes"})"),
               HasSubstr("\"by\" is \"bytes\"; it must be samples or"));
   EXPECT_THAT(fault_of_file(R"({"sources": [], "by": 1})"), HasSubstr("\"by\" must be a string"));
   EXPECT_THAT(fault_of_file(R"({"sources": [{"weight": 1}]})"), HasSubstr("sources[0]: \"path\" is missing"));
   EXPECT_THAT(fault_of_file(R"({"sources": [{"path": [], "weight": 1}]})"), HasSubstr("\"path\" is an empty list"));
   EXPECT_THAT(fault_of_file(R"({"sources": [{"path": [1], "weight": 1}]})"), HasSubstr("a path or a list of paths"));
-  EXPECT_THAT(source(R"("weigth": 1)"), HasSubstr("sources[0]: there is no key \"weigth\"; there are path, weight"));
+  EXPECT_THAT(source(R"("weigth": 1)"), HasSubstr("sources[0]: unknown key \"weigth\"; the keys are path, weight"));
   EXPECT_THAT(source(R"("name": "x")"), HasSubstr("sources[0]: \"weight\" is missing"));
   EXPECT_THAT(source(R"("weight": "1")"), HasSubstr("\"weight\" must be a number"));
   EXPECT_THAT(source(R"("weight": 0)"), HasSubstr("the weight of a is 0; it must be a number above zero"));

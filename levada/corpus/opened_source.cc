@@ -21,17 +21,17 @@ void expect_samples(const SampleSet& samples, const SourceFiles& files, const st
                     const CorpusOptions& options) {
   if (samples.size() > 0) return;
   if (files.documents() == 0 && options.split.size() > 1) {
-    throw InvalidArgument(fmt::format(
-        "the split {} leaves no document of {} for {}: there are too few for so small a part; give more data, or name "
-        "separate files",
-        fmt::join(options.split, ","), who, options.part));
+    throw InvalidArgument(
+        fmt::format("the split {} leaves no document of {} for {}: it has too few for such a small part; add data, or "
+                    "name separate files",
+                    fmt::join(options.split, ","), who, options.part));
   }
   if (options.packing != Packing::cut) {
     throw InvalidArgument(fmt::format("{} holds only empty documents: there is nothing to pack", who));
   }
   throw InvalidArgument(
-      fmt::format("{} holds {} tokens, and one sample of sequence {} takes {}: give more data or a shorter sequence",
-                  who, files.tokens(), options.sequence, options.sequence + 1));
+      fmt::format("{} holds {} tokens, but one sample of sequence {} takes {}: add data or shorten the sequence", who,
+                  files.tokens(), options.sequence, options.sequence + 1));
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ PackedOrder::PackedOrder(std::int64_t documents, std::function<std::int64_t(std:
                          const std::function<MemoryLimits()>& limits)
     : tokens_of_(std::move(tokens_of)), sequence_(sequence), pad_to_(pad_to), max_pieces_(max_pieces) {
   if (documents >= whole_flag) {
-    throw InvalidArgument(fmt::format("{} documents are more than one source can have packed: divide it", documents));
+    throw InvalidArgument(fmt::format("one source cannot pack as many as {} documents: divide it", documents));
   }
   reserve(documents, limits);
   for (std::int64_t first = 0; first < documents; first += window) {
@@ -95,7 +95,7 @@ void PackedOrder::reserve(std::int64_t documents, const std::function<MemoryLimi
     rest_positions += rounded(positions % sequence_);
   }
   if (wholes >= whole_flag) {
-    throw InvalidArgument("a source has more samples than can be packed: divide it, or take longer sequences");
+    throw InvalidArgument("a source has more samples than can be packed: divide it, or use longer sequences");
   }
   // For any two bins with room for more pieces, the content of one would not have fitted into the other.
   const auto windows = documents / window + 1;

@@ -104,7 +104,7 @@ void expect_one_kind(const std::string& folder, const std::vector<std::string>& 
   const auto other = std::ranges::find_if_not(files, is_plain_text);
   if (plain == files.end() || other == files.end()) return;
   throw SourceError(fmt::format(
-      "{0} holds text beside other data, such as {1} beside {2}: name what is to be read by patterns, such as "
+      "{0} holds both text and other data, such as {1} and {2}: select the files to read by patterns, such as "
       "'{0}{3}**/*{4}'",
       printable(folder), printable(*plain), printable(*other), folder.ends_with('/') ? "" : "/",
       fs::path(*other).extension().string()));
@@ -119,7 +119,7 @@ std::optional<std::pair<dev_t, ino_t>> number_of(const std::string& path) {
 
 void expect_each_once(const std::vector<std::string>& files) {
   constexpr std::string_view remedy =
-      "; name it once, or, to read it more often, in several sources of a mix with weights";
+      "; name it once, or name it in several weighted sources of a mix to read it more often";
   std::map<std::pair<dev_t, ino_t>, const std::string*> by_number;
   std::set<std::string_view> names;
   for (const auto& file : files) {
@@ -198,7 +198,7 @@ class FolderWalk {
 };
 
 [[noreturn]] void fail_no_data(const std::string& folder, std::span<const TextFormat> formats) {
-  throw SourceError(fmt::format("{} holds no file of data: {} or .bin", printable(folder), text_kinds(formats)));
+  throw SourceError(fmt::format("{} holds no data files: {} or .bin", printable(folder), text_kinds(formats)));
 }
 
 void append(FoundFiles& to, FoundFiles more) {

@@ -154,7 +154,7 @@ TEST(Paths, NamesThePathWithoutData) {
   EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
   EXPECT_EQ(fault_of_file(dir, "none"),
             dir.file("none") +
-                " holds no file of data: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin");
+                " holds no data files: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin");
 }
 
 TEST(Paths, AUrlOfAFileIsKeptWithoutListing) {
@@ -215,11 +215,10 @@ TEST(Paths, CountsOtherFilesByExtension) {
 TEST(Paths, RejectsAFolderThatMixesTextAndOtherData) {
   const SomeFiles dir;
   dir.write("a/LICENSE.txt", "x");
-  EXPECT_EQ(
-      fault_of_file(dir, "a"),
-      fmt::format("{0} holds text beside other data, such as {0}/LICENSE.txt beside {0}/b/y.jsonl: name what is to "
-                  "be read by patterns, such as '{0}/**/*.jsonl'",
-                  dir.file("a")));
+  EXPECT_EQ(fault_of_file(dir, "a"),
+            fmt::format("{0} holds both text and other data, such as {0}/LICENSE.txt and {0}/b/y.jsonl: select the "
+                        "files to read by patterns, such as '{0}/**/*.jsonl'",
+                        dir.file("a")));
   EXPECT_THAT(expanded(dir, {"a/**/*.jsonl", "a/LICENSE.txt"}), ElementsAre("a/b/y.jsonl", "a/LICENSE.txt"));
   EXPECT_THROW(expand_url("s3://b/d", {{"s3://b/d", {"s3://b/d/LICENSE.txt", "s3://b/d/e.bin"}}}), SourceError);
 }

@@ -25,7 +25,7 @@ void divide(const std::vector<Placement>& all, const Mesh& mesh, std::vector<Pla
     } else if (std::holds_alternative<Zigzag>(placement)) {
       along.push_back(placement);
     } else if (!std::holds_alternative<Replicate>(placement)) {
-      throw InvalidArgument(fmt::format("max_cp cuts sequences by zigzag, and the layout has {}; use zigzag(cp,dim)",
+      throw InvalidArgument(fmt::format("max_cp cuts sequences by zigzag, but the layout has {}; use zigzag(cp,dim)",
                                         to_string(placement)));
     }
   }
@@ -38,7 +38,7 @@ void divide(const std::vector<Placement>& all, const Mesh& mesh, std::vector<Pla
     };
     const auto other = std::ranges::find_if(others, cuts_dim);
     if (other == others.end()) continue;
-    throw InvalidArgument(fmt::format("max_cp cuts dim {} by {}, so that {} cannot cut it, too", dim,
+    throw InvalidArgument(fmt::format("max_cp cuts dim {} by {}, so {} cannot cut it as well", dim,
                                       to_string(placement), to_string(*other)));
   }
 }
@@ -65,7 +65,7 @@ RowCut cut_row(const Tree& tree, const Layout& cuts, int size, int index) {
     const auto& field = cut.fields[static_cast<std::size_t>(move.field)];
     if (field.segments) continue;
     throw InvalidArgument(fmt::format(
-        "{} has no cu_seqlens, so that the documents in its row cannot be cut one by one; max_cp takes packed rows",
+        "{} has no cu_seqlens, so the documents in its row cannot be cut separately; max_cp requires packed rows",
         field.path));
   }
   return cut;
@@ -83,7 +83,7 @@ Mesh with_cp_as_data(const Mesh& mesh) {
 void check_sequences(const Source& source, int max_cp) {
   if (!source.has_single_sequences()) {
     throw InvalidArgument(
-        "max_cp gives each document its own number of ranks, and the samples are rows of several: pack documents "
+        "max_cp chooses a number of ranks for each document, but the samples are rows of several: pack documents "
         "(packing=\"documents\", --pack documents)");
   }
   const auto multiple = source.segment_multiple();
@@ -101,7 +101,7 @@ std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layou
   using Kind = Readers::Kind;
   if (options.readers.kind == Kind::spread || options.readers.kind == Kind::axes) {
     throw InvalidArgument(
-        fmt::format("with max_cp a reader reads for ranks that change from step to step: readers must be one, host or "
+        fmt::format("with max_cp the ranks of a reader change from step to step: readers must be one, host or "
                     "all, got {}",
                     options.readers.to_string()));
   }
@@ -121,7 +121,7 @@ std::optional<ContextFeed> context_feed_of(const Mesh& mesh, const Layout& layou
   feed.layout.otherwise = std::move(others);
   if (cuts_any || !feed.cuts.otherwise.empty()) return feed;
   throw InvalidArgument(
-      fmt::format("max_cp cuts the fields that the layout cuts along cp, and layout {:.40} has none; give zigzag(cp,1) "
+      fmt::format("max_cp cuts the fields that the layout cuts along cp, but layout {:.40} has none; add zigzag(cp,1) "
                   "to the fields of a sequence",
                   layout.name));
 }

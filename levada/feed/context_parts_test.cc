@@ -238,20 +238,20 @@ TEST(ContextFeedErrors, NameTheOptionOnAllRanks) {
   EXPECT_THAT(feed_refusal_of(mesh, text_layout, options), HasSubstr("readers must be one, host or all, got dp"));
   const Layout whole{.name = "whole", .rules = {{"tokens", {Shard{"dp", 0}}}}, .otherwise = {}, .stages = {}};
   EXPECT_THAT(feed_refusal_of(mesh, whole, block_options(640, 4)),
-              HasSubstr("layout whole has none; give zigzag(cp,1)"));
+              HasSubstr("layout whole has none; add zigzag(cp,1)"));
   const Layout shard{.name = "shard", .rules = {{"tokens", {Shard{"cp", 1}}}}, .otherwise = {}, .stages = {}};
   EXPECT_THAT(feed_refusal_of(mesh, shard, block_options(640, 4)),
               HasSubstr("the layout has shard(cp,1); use zigzag(cp,dim)"));
   const Layout twice{
       .name = "twice", .rules = {{"tokens", {Shard{"tp", 1}, Zigzag{"cp", 1}}}}, .otherwise = {}, .stages = {}};
   EXPECT_THAT(feed_refusal_of(Mesh::parse("cp=2,tp=2"), twice, block_options(640, 2)),
-              HasSubstr("max_cp cuts dim 1 by zigzag(cp,1), so that shard(tp,1) cannot cut it, too"));
+              HasSubstr("max_cp cuts dim 1 by zigzag(cp,1), so shard(tp,1) cannot cut it as well"));
   options = block_options(640, 2);
   options.batch = 31;
   options.first_sample = 1;
   options.tail = Tail::short_;
   EXPECT_THAT(feed_refusal_of(mesh, text_layout, options),
-              HasSubstr("would have 1 of the 63 samples, and each of the 2 blocks of 2 ranks needs one"));
+              HasSubstr("would have only 1 of the 63 samples, but each of the 2 blocks of 2 ranks needs one"));
   EXPECT_THAT(feed_refusal_of(mesh, text_layout, block_options(64, 4)),
               HasSubstr("tokens, but 4 ranks of at most 64 tokens each hold 256"));
 }

@@ -286,10 +286,10 @@ class Feed::Impl {
     const auto gone = fmt::format("rank {} left the feed at {}", left.rank, to_string(left.at));
     const auto asked = fmt::format("rank {} is at {}", wiring_.rank(), to_string(follower_.at()));
     if (!left.reason.empty()) {
-      throw PeerLost(left.rank, fmt::format("{} with {}; {} and cannot go on without it", gone, left.reason, asked));
+      throw PeerLost(left.rank, fmt::format("{} with {}; {} and cannot continue without it", gone, left.reason, asked));
     }
-    throw PeerLost(left.rank, fmt::format("{}, but {} and asks for more; let all ranks leave their loops at the same "
-                                          "step, or one of them call request_stop()",
+    throw PeerLost(left.rank, fmt::format("{}, but {} and asks for more; end the loops of all ranks at the same step, "
+                                          "or call request_stop() on one of them",
                                           gone, asked));
   }
 
@@ -317,7 +317,7 @@ class Feed::Impl {
     const auto at = follower_.at();
     const bool is_balanced = envelope.num_micro > 0;
     if (envelope.round != at.round || at.micro >= std::max<std::int64_t>(envelope.num_micro, 1)) {
-      throw CorruptMessage(0, fmt::format("round {}, of {} in its step, came; round {}, {}, was due", envelope.round,
+      throw CorruptMessage(0, fmt::format("received round {}, of {} in its step; expected round {}, {}", envelope.round,
                                           envelope.num_micro, at.round, to_string(at)));
     }
     const MicroBatch micro{.step = at.step,

@@ -285,7 +285,7 @@ void expect_last_step_refused(FeedOptions options, std::shared_ptr<Source> sourc
 
 TEST(FeedBalance, RejectsALastStepOfFewerSamplesThanRanksAtTheStart) {
   const auto source = std::make_shared<Lengths>(random_lengths(38, 5));
-  expect_last_step_refused({}, source, 0, "the last of the steps would have 2 of the 38 samples");
+  expect_last_step_refused({}, source, 0, "the last step would have only 2 of the 38 samples");
   expect_last_step_refused({.first_sample = 12}, source, 0, "2 of the 26 samples");
 }
 

@@ -191,7 +191,7 @@ TEST(FeedDifference, NamesStepRanksAndFieldsOnEveryRank) {
     EXPECT_EQ(outcome.batches.size(), 3U);
     EXPECT_THAT(outcome.error,
                 HasSubstr("rank 3 could not read step 3: the batch of data-parallel rank 1 differs between "
-                          "rank 2 and rank 3, in tokens; give all ranks that read the same data"));
+                          "rank 2 and rank 3, in tokens; let all ranks that read have the same data"));
     EXPECT_THAT(outcome.error, Not(HasSubstr("host")));
   }
 }

@@ -362,7 +362,7 @@ TEST(FeedFaults, AllRanksRejectDifferentFeeds) {
               {.batch = 1, .name = engine->info().rank == 2 ? "pass 1 of feed 2" : "pass 1 of feed 1"});
   });
   for (const auto& error : errors) {
-    EXPECT_THAT(error, HasSubstr("rank 2 begins pass 1 of feed 2, rank 0 begins pass 1 of feed 1"));
+    EXPECT_THAT(error, HasSubstr("rank 2 starts pass 1 of feed 2, but rank 0 starts pass 1 of feed 1"));
   }
 }
 

@@ -73,8 +73,8 @@ void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Me
     const Leaf* const tokens = find_beside(batch, path, "input_ids");
     if (tokens == nullptr || !are_own_tokens(batch.leaves[leaf], *tokens)) continue;
     throw InvalidArgument(fmt::format(
-        "{} are the input_ids at the same places, which a model shifts itself: the layout would part them from "
-        "the tokens that predict them; give shift_labels, as levada.collate_packed(shift_labels=True) does",
+        "{} are the input_ids at the same places, which a model shifts itself: the layout would separate them from the "
+        "tokens that predict them; pass shift_labels, as levada.collate_packed(shift_labels=True) does",
         path));
   }
 }

@@ -196,11 +196,12 @@ void Lead::apply(const Ready& event) {
 void Lead::compare(const Ready& event) {
   auto& first = reported_.try_emplace(event.at.round, Reported{event.reader, event.division, {}}).first->second;
   if (first.division != event.division) {
-    end_before(event, first.reader, ErrorKind::invalid_argument,
-               fmt::format("it divides the samples of this step otherwise than {}; let all ranks that read have the "
-                           "same samples in the same order, and let the functions of balance return the same for a "
-                           "sample on all of them",
-                           readers_.of(std::min(first.reader, event.reader))));
+    end_before(
+        event, first.reader, ErrorKind::invalid_argument,
+        fmt::format(
+            "it divides the samples of this step differently from {}; all ranks that read must have the same samples "
+            "in the same order, and balance functions must return the same value for a sample on all of them",
+            readers_.of(std::min(first.reader, event.reader))));
   }
   for (const UnitDigest& unit : event.units) {
     const auto& [reader, known] = first.units.try_emplace(unit.unit, event.reader, unit).first->second;

@@ -106,7 +106,7 @@ TEST(FeedProtocol, ReadersThatDivideAStepDifferentlyEndTheFeedBeforeIt) {
   EXPECT_EQ(lead.end()->at, at(1));
   EXPECT_EQ(lead.end()->rank, 4);
   EXPECT_EQ(lead.end()->error, ErrorKind::invalid_argument);
-  EXPECT_THAT(lead.end()->message, HasSubstr("otherwise than rank 0"));
+  EXPECT_THAT(lead.end()->message, HasSubstr("differently from rank 0"));
   EXPECT_EQ(lead.granted(), 1);
 }
 

@@ -55,7 +55,7 @@ bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiti
   } catch (const PeerLost&) {
     throw;
   } catch (const std::exception& error) {
-    wiring_.engine->abort(fmt::format("rank {} cannot go on reading: {}", wiring_.rank(), error.what()));
+    wiring_.engine->abort(fmt::format("rank {} cannot continue reading: {}", wiring_.rank(), error.what()));
     throw;
   }
   post("computing before", -1, {});
@@ -97,7 +97,7 @@ void FeedReader::run() noexcept {
   } catch (const PeerLost&) {
     // This rank's own calls throw it as well.
   } catch (const std::exception& error) {
-    wiring_.engine->abort(fmt::format("rank {} cannot go on reading: {}", wiring_.rank(), error.what()));
+    wiring_.engine->abort(fmt::format("rank {} cannot continue reading: {}", wiring_.rank(), error.what()));
   }
 }
 

@@ -174,7 +174,7 @@ std::optional<Tree> FeedRounds::read_unit(const Unit& unit, std::int64_t round, 
   if (wanted > 0) batch = source_->read(begin_of(round) + offset, wanted, memory);
   const auto samples = samples_in(round, unit);
   if (batch.has_value() != (samples > 0)) {
-    throw SourceError(fmt::format("the source has {} samples in all, but gave {} for number {}",
+    throw SourceError(fmt::format("the source has {} samples in total, but returned {} for number {}",
                                   source_->size().value_or(0), batch ? "some" : "none", begin_of(round) + offset));
   }
   const bool is_whole = samples == unit_samples_ || samples_in(round) == 0 || tail_ == Tail::drop;
@@ -205,7 +205,7 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
   if (samples > 0) return padding > 0 ? with_padding(*batch, samples, samples, padding) : std::move(batch);
   HeapMemory heap;
   const auto last = source_->read(*source_->size() - 1, 1, heap);
-  if (!last) throw SourceError("the source did not give its last sample a second time");
+  if (!last) throw SourceError("the source did not return its last sample a second time");
   const auto rows = source_->num_rows(flatten(*last), 1);
   return with_padding(*last, rows, 0, padding * rows);
 }

@@ -80,12 +80,11 @@ std::string difference(std::string_view what, const Lines& here, int rank, const
 void check_delay(const Source* source, const FeedOptions& options) {
   const auto& delayed = options.delayed;
   if (options.balance && options.balance->max_delay < 0) {
-    throw InvalidArgument(fmt::format("max_delay is {}; it counts steps", options.balance->max_delay));
+    throw InvalidArgument(fmt::format("max_delay is {}; it must not be negative", options.balance->max_delay));
   }
   if (!delayed.empty() && !options.balance) {
     throw InvalidArgument(
-        fmt::format("{} sample(s) wait for a later step in this state: resume with balance, and with "
-                    "max_delay to delay others",
+        fmt::format("this state has {} delayed sample(s): resume with balance, and with max_delay to delay others",
                     delayed.size()));
   }
   if (!delayed.empty() && delayed.back().number >= options.first_sample) {
@@ -94,7 +93,7 @@ void check_delay(const Source* source, const FeedOptions& options) {
   }
   const bool delays = !delayed.empty() || (options.balance && options.balance->max_delay > 0);
   if (delays && source != nullptr && !source->has_random_access()) {
-    throw InvalidArgument("samples that come one behind the other cannot be delayed: max_delay takes a corpus");
+    throw InvalidArgument("samples that arrive in sequence cannot be delayed: max_delay requires a corpus");
   }
 }
 
@@ -111,7 +110,7 @@ void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& 
   const auto who =
       max_cp > 1 ? fmt::format("{} blocks of {} ranks", fewest, max_cp) : fmt::format("{} data-parallel ranks", ranks);
   throw InvalidArgument(
-      fmt::format("the last of the steps would have {} of the {} samples, and each of the {} needs one: drop that step "
+      fmt::format("the last step would have only {} of the {} samples, but each of the {} needs one: drop that step "
                   "(tail=\"drop\", --tail drop), or choose another batch",
                   left, samples, who));
 }
@@ -139,17 +138,17 @@ void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const F
   if (options.batch < 1) throw InvalidArgument(fmt::format("batch is {}; it must be at least 1", options.batch));
   if (options.first_sample < 0) throw InvalidArgument(fmt::format("first sample is {}", options.first_sample));
   if (options.balance && options.divide != Divide::deal) {
-    throw InvalidArgument("balanced steps are dealt, each dp rank its own samples: they cannot be split along dim 0");
+    throw InvalidArgument("balanced steps are dealt in whole samples: they cannot be split along dim 0");
   }
   if (options.balance && options.tail == Tail::pad) {
-    throw InvalidArgument("the last step of balanced ones is not padded: let tail be drop or short");
+    throw InvalidArgument("balanced steps are not padded: tail must be drop or short");
   }
   if (options.steps && *options.steps < 0) throw InvalidArgument(fmt::format("steps is {}", *options.steps));
   const int stages = mesh.axis_size("pp");
   if (depth_of(mesh, options) < stages) {
     throw InvalidArgument(
-        fmt::format("depth is {}, but pp has {} stages: the first takes so many batches before the last takes one; "
-                    "choose {} or more",
+        fmt::format("depth is {}, but pp has {} stages: the first stage takes that many batches before the last takes "
+                    "one; choose {} or more",
                     options.depth, stages, stages));
   }
 }
@@ -187,9 +186,9 @@ std::vector<FeedConfig> agree_on(Engine& engine, const FeedConfig& mine, Deadlin
     const FeedConfig& config = all[static_cast<std::size_t>(rank)];
     if (!config.error.empty()) throw InvalidArgument(config.error);
     if (config.name != all.front().name) {
-      throw InvalidArgument(
-          fmt::format("rank {} begins {}, rank 0 begins {}; make and iterate feeds in the same order on all ranks",
-                      rank, config.name, all.front().name));
+      throw InvalidArgument(fmt::format(
+          "rank {} starts {}, but rank 0 starts {}; create and iterate feeds in the same order on all ranks", rank,
+          config.name, all.front().name));
     }
     auto error = difference("the feed's", config.lines, rank, all.front().lines, 0);
     if (error.empty() && !config.source.empty()) {

@@ -60,10 +60,10 @@ bool StepSource::plan_next() {
   if (chosen.numbers.empty() || (!is_full && options_.tail == Tail::drop)) {
     const bool is_first = step_.number < 0 && options_.first_sample == 0 && options_.delayed.empty();
     if (is_first && !chosen.numbers.empty()) {
-      throw InvalidArgument(fmt::format(
-          "one step takes {} samples, but there are only {}; lower the batch size, give more samples, or keep a step "
-          "that is not full (tail=\"short\", --tail short)",
-          options_.step_samples, chosen.numbers.size()));
+      throw InvalidArgument(
+          fmt::format("one step takes {} samples, but there are only {}; lower the batch size, add samples, or keep an "
+                      "incomplete step (tail=\"short\", --tail short)",
+                      options_.step_samples, chosen.numbers.size()));
     }
     ended_ = true;
     return false;

@@ -61,12 +61,12 @@ std::string advice(TraceKind kind, int other) {
       return (other < 0 ? std::string("some rank") : rank) +
              " had not received its batch: the slowest rank sets the pace, not the data.";
     case TraceKind::memory:
-      return rank + " waited for memory: batches are kept for long, or there is little (levada doctor shows limits).";
-    case TraceKind::grant: return "the lead rank committed the step: steps are so short that this shows.";
+      return rank + " waited for memory: batches are held for long, or memory is small (levada doctor shows limits).";
+    case TraceKind::grant: return "the lead rank committed the step: steps are too short to hide this.";
     case TraceKind::handover:
     case TraceKind::step: break;
   }
-  return "a batch was delivered: steps are so short that this shows.";
+  return "a batch was delivered: steps are too short to hide this.";
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& 
   if (waits.all <= 0 && waits.own <= 0) return "";
   const double share = report.waited_share();
   if (share < hardly || waits.all <= 0) {
-    return fmt::format("Batches were there when ranks asked for them: ranks waited only {} of the time.",
+    return fmt::format("Batches were ready when ranks requested them: ranks waited only {} of the time.",
                        format_share(share));
   }
   const auto worst = waits.worst();

@@ -94,7 +94,7 @@ std::string ContextReport::to_table(const Style& style) const {
   };
   if (in_order) row(fmt::format("cp={}, samples in their order", cp_size), in_order->time, 0);
   if (balanced) row(fmt::format("cp={}, balanced", cp_size), balanced->time, balanced->micro_batches);
-  row(fmt::format("1 to {}, as each sequence calls for", by.max_cp), dynamic.time, dynamic.micro_batches);
+  row(fmt::format("1 to {}, as each sequence needs", by.max_cp), dynamic.time, dynamic.micro_batches);
   row("the bound", bound, 0);
   auto text = report::to_string(table, {false, true, true, true}, style) + "\n";
   text += fmt::format("{} of {} samples and {} tokens, the longest of {}, over {} dp x cp ranks, by {}\n",

@@ -93,7 +93,7 @@ std::string read_sentence(const FeedReport& report) {
 std::string peer_sentence(const FeedReport& report, const Style& style) {
   const auto difference = find_difference(report.ranks, report.peers);
   if (!difference.empty()) return style.bad(difference);
-  if (report.peers.empty()) return "no two ranks are given the same part of a field, so there is nothing to compare";
+  if (report.peers.empty()) return "no two ranks receive the same part of a field, so no digests are compared";
   const bool tensor_parallel = report.mesh.find("tp=") != std::string::npos;
   return fmt::format("{} (digests of {} compared)",
                      style.good(tensor_parallel ? "tensor-parallel peers got identical bits"

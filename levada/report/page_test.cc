@@ -211,7 +211,7 @@ TEST(Bottleneck, ReportsThatThereIsNone) {
   auto feed = feed_of(2);
   for (auto& rank : feed.report.ranks) rank.wait_seconds = 0.0015;
   EXPECT_EQ(find_bottleneck(feed.report, feed.history.traces),
-            "Batches were there when ranks asked for them: ranks waited only 1.0% of the time.");
+            "Batches were ready when ranks requested them: ranks waited only 1.0% of the time.");
   EXPECT_EQ(find_bottleneck(feed.report, {}), "");
 }
 

@@ -29,9 +29,9 @@ namespace levada {
 namespace {
 
 [[noreturn]] void fail_backing(const std::string& dir, int error) {
-  throw SourceError(fmt::format(
-      "cannot keep parts of remote files in {}: {}; make room, or name another folder (--cache-dir, cache_dir=)",
-      dir.empty() ? "memory" : printable(dir), std::strerror(error)));
+  throw SourceError(
+      fmt::format("cannot cache remote files in {}: {}; make room, or name another folder (--cache-dir, cache_dir=)",
+                  dir.empty() ? "memory" : printable(dir), std::strerror(error)));
 }
 
 UniqueFd make_backing(const std::string& dir) {

@@ -26,7 +26,7 @@ namespace {
 
 [[noreturn]] void fail_changed(const std::string& path, std::string_view happened) {
   throw SourceError(
-      fmt::format("{} {} while it was being read: start again with a file that stays as it is", path, happened));
+      fmt::format("{} {} while it was being read: start again with a file that does not change", path, happened));
 }
 
 constexpr std::string_view replaced = "was removed or replaced";

@@ -118,10 +118,10 @@ void check_size(const IndexReader& in, Header& header) {
   const auto behind = in.size() - *claimed;
   header.has_modes = behind == header.sequences && behind > 0;
   if (behind > 0 && !header.has_modes) {
-    in.fail(fmt::format("{} bytes follow its arrays, which are no modes of its {} sequences: it is damaged", behind,
-                        header.sequences));
+    in.fail(fmt::format("{} bytes follow its arrays, which are not the modes of its {} sequences: it is damaged",
+                        behind, header.sequences));
   }
-  if (header.document_indices == 0) in.fail("it has no document indices, and even no document at all takes one");
+  if (header.document_indices == 0) in.fail("it has no document indices, but even an empty data set has one");
 }
 
 Header read_header(IndexReader& in) {
@@ -130,7 +130,7 @@ Header read_header(IndexReader& in) {
   in.read(0, std::span(bytes).first(size));
   const std::string_view text(bytes.data(), size);
   if (text.substr(0, megatron::magic.size()) != megatron::magic.substr(0, size) || size == 0) {
-    in.fail("it does not begin as an .idx of Megatron-LM does");
+    in.fail("it does not begin like an .idx of Megatron-LM");
   }
   if (size < header_bytes) in.fail(fmt::format("it ends at byte {}, within its header: it is cut short", size));
   ByteReader fields(as_bytes(text).subspan(megatron::magic.size()));
@@ -183,7 +183,7 @@ class IndexPass {
     modes_.drain();
     // If sequences may be anywhere, bytes outside of all sequences may have been left out on purpose.
     if (in_order_ && expected_place_ != bin_bytes_) {
-      throw SourceError(fmt::format("{} has {} bytes, of which {} knows {}: they do not belong together", bin_.path(),
+      throw SourceError(fmt::format("{} has {} bytes, but {} describes {}: they do not belong together", bin_.path(),
                                     bin_bytes_, in_.path(), expected_place_));
     }
   }

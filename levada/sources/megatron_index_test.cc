@@ -158,11 +158,11 @@ TEST(MegatronIndex, ReadsEachByteOnce) {
 }
 
 TEST(MegatronIndex, RejectsOtherFiles) {
-  EXPECT_EQ(index_fault_of("", 0), "a.idx: it does not begin as an .idx of Megatron-LM does");
+  EXPECT_EQ(index_fault_of("", 0), "a.idx: it does not begin like an .idx of Megatron-LM");
   EXPECT_THAT(index_fault_of("MMIDI", 0), HasSubstr("ends at byte 5, within its header"));
   auto raw = some_index();
   raw.magic[8] = '\1';
-  EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("does not begin as an .idx"));
+  EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("does not begin like an .idx"));
   raw = some_index();
   raw.version = 2;
   EXPECT_EQ(index_fault_of(raw.bytes(), 10), "a.idx: it has version 2; version 1 can be read");
@@ -201,7 +201,7 @@ TEST(MegatronIndex, RejectsMissingAndExtraBytes) {
 TEST(MegatronIndex, RejectsSequencesOutsideTheBin) {
   EXPECT_THAT(index_fault_of(some_index().bytes(), 9),
               HasSubstr("sequence 2 begins at byte 4 and has 3 tokens, but a.bin has only 9 bytes"));
-  EXPECT_THAT(index_fault_of(some_index().bytes(), 12), HasSubstr("a.bin has 12 bytes, of which a.idx knows 10"));
+  EXPECT_THAT(index_fault_of(some_index().bytes(), 12), HasSubstr("a.bin has 12 bytes, but a.idx describes 10"));
   auto raw = some_index();
   raw.lengths[1] = -1;
   EXPECT_EQ(index_fault_of(raw.bytes(), 10), "a.idx: sequence 1 has a length of -1 tokens");

@@ -22,17 +22,16 @@ bool is_there(const std::string& path) {
 void check_absent(const MegatronPaths& paths) {
   for (const auto& path : {paths.bin, paths.idx}) {
     if (is_there(path))
-      throw InvalidArgument(
-          fmt::format("{} is there already: give another name, or let it be replaced (--overwrite)", path));
+      throw InvalidArgument(fmt::format("{} already exists: choose another name, or overwrite it (--overwrite)", path));
   }
 }
 
 MegatronPaths check(const std::string& path, const MegatronWriterOptions& options) {
   const bool is_integer = options.dtype.code <= dtypes::uint8.code && megatron_code(options.dtype);
-  if (!is_integer) throw InvalidArgument(fmt::format("{} cannot number tokens in a .bin", options.dtype.name()));
+  if (!is_integer) throw InvalidArgument(fmt::format("{} is not a type of tokens in a .bin", options.dtype.name()));
   auto paths = MegatronPaths::of(path);
   if (paths.bin == ".bin" || paths.bin.ends_with("/.bin")) {
-    throw InvalidArgument(fmt::format("\"{}\" names no data set: choose a name in a folder", path));
+    throw InvalidArgument(fmt::format("\"{}\" does not name a data set: choose a name in a folder", path));
   }
   if (!options.overwrite) check_absent(paths);
   return paths;

@@ -85,8 +85,8 @@ TEST(MegatronWriter, RejectsTokensThatDoNotFit) {
     EXPECT_THAT(fault_of([&] { append(-1); }), HasSubstr("token -1 does not fit"));
   }
   EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file("a"), {.dtype = dtypes::float32}); }),
-              HasSubstr("float32 cannot number tokens"));
-  EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file(""), {}); }), HasSubstr("names no data set"));
+              HasSubstr("float32 is not a type of tokens"));
+  EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file(""), {}); }), HasSubstr("does not name a data set"));
 }
 
 TEST(MegatronWriter, DividesASequenceThatExceedsTheLengthField) {
@@ -106,9 +106,9 @@ TEST(MegatronWriter, DoesNotOverwriteUnlessAllowed) {
   const ScratchDir dir;
   for (const std::string name : {"a.bin", "a.idx"}) {
     dir.write(name, "before");
-    EXPECT_EQ(fault_of([&] { MegatronWriter(dir.file("a"), {}); }),
-              "InvalidArgument: " + dir.file(name) +
-                  " is there already: give another name, or let it be replaced (--overwrite)");
+    EXPECT_EQ(
+        fault_of([&] { MegatronWriter(dir.file("a"), {}); }),
+        "InvalidArgument: " + dir.file(name) + " already exists: choose another name, or overwrite it (--overwrite)");
     EXPECT_THAT(names_in(dir), ElementsAre(name));
     MegatronWriter writer(dir.file("a"), {.overwrite = true});
     write_some(writer);
@@ -120,7 +120,7 @@ TEST(MegatronWriter, DoesNotOverwriteUnlessAllowed) {
   MegatronWriter writer(dir.file("a"), {});
   write_some(writer);
   dir.write("a.bin", "somebody else's");
-  EXPECT_THAT(fault_of([&] { writer.finish(); }), HasSubstr("a.bin is there already"));
+  EXPECT_THAT(fault_of([&] { writer.finish(); }), HasSubstr("a.bin already exists"));
   EXPECT_EQ(content(dir.file("a.bin")), "somebody else's");
 }
 

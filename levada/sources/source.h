@@ -128,7 +128,7 @@ class Source {
   /// Returns the end of an error message, which explains why two readers may have read different samples for the same
   /// numbers, and what to do.
   virtual std::string difference_remedy() const {
-    return "give all ranks that read the same data, or let one of them read (readers=\"one\", --readers one)";
+    return "let all ranks that read have the same data, or let only one of them read (readers=\"one\", --readers one)";
   }
 
   /// Sets a function that the source calls about ten times a second, on the reading thread, while a read() waits. An

@@ -15,11 +15,11 @@ constexpr int max_io_threads = 256;
 
 void check(const IoOptions& options) {
   if (options.threads < 1 || options.threads > max_io_threads) {
-    throw InvalidArgument(fmt::format("{} threads cannot read: take 1 to {}", options.threads, max_io_threads));
+    throw InvalidArgument(
+        fmt::format("the number of reading threads is {}; it must be from 1 to {}", options.threads, max_io_threads));
   }
   if (!std::isfinite(options.limit_mb_s) || options.limit_mb_s < 0) {
-    throw InvalidArgument(
-        fmt::format("files cannot be read with {} MB/s: take a number above zero", options.limit_mb_s));
+    throw InvalidArgument(fmt::format("the limit of reading is {} MB/s; it must be positive", options.limit_mb_s));
   }
   if (options.tries < 1) throw InvalidArgument(fmt::format("a read cannot be tried {} times", options.tries));
 }

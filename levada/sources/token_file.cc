@@ -74,7 +74,7 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
   }
   if (masks_loss_ && index_.dtype != dtypes::int32) {
     throw SourceError(
-        fmt::format("{} holds {} numbers, and no int32 with a loss mask", bin_->path(), index_.dtype.name()));
+        fmt::format("{} holds {} numbers instead of int32 with a loss mask", bin_->path(), index_.dtype.name()));
   }
   token_bytes_ = index_.dtype.bytes(1);
   contents_ = {.tokens = index_.tokens(),
@@ -195,8 +195,8 @@ void TokenFile::fail_no_id(std::string_view stored, std::int64_t position, std::
     std::int64_t token = 0;
     std::memcpy(&token, stored.data() + at, sizeof(token));
     if (token <= largest) continue;
-    throw SourceError(fmt::format("{}: token {} is {}, more than int32 holds: take ids as int64 (dtype=, --dtype)",
-                                  path(), position, token));
+    throw SourceError(fmt::format("{}: token {} is {}, more than int32 holds: use int64 ids (dtype=, --dtype)", path(),
+                                  position, token));
   }
 }
 

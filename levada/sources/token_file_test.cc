@@ -163,7 +163,7 @@ TEST(TokenFile, RejectsTokensTooLargeForInt32) {
   TokenWriter to({tokens}, {labels});
   ReadState state;
   EXPECT_EQ(fault_of([&] { file.read(0, 3, to, state); }),
-            "SourceError: a.bin: token 2 is 3000000000, more than int32 holds: take ids as int64 (dtype=, --dtype)");
+            "SourceError: a.bin: token 2 is 3000000000, more than int32 holds: use int64 ids (dtype=, --dtype)");
 }
 
 TEST(TokenFile, SkipsUnrequestedDocuments) {

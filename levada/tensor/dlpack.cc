@@ -61,7 +61,7 @@ TensorView view_of(const TensorFields& fields) {
   }
   const auto rank = static_cast<std::size_t>(fields.ndim);
   if (rank > Shape::max_rank) {
-    throw Unsupported(fmt::format("a DLPack tensor of {} dimensions; {} are the most", rank, Shape::max_rank));
+    throw Unsupported(fmt::format("a DLPack tensor of {} dimensions; the maximum is {}", rank, Shape::max_rank));
   }
   const Shape shape(std::span(fields.shape, rank));
   const Shape strides = fields.strides ? Shape(std::span(fields.strides, rank)) : shape.contiguous_strides();

@@ -44,7 +44,7 @@ class Dims {
 
 void check_on_cpu(const TensorView& view) {
   if (!view.device().is_cpu()) {
-    throw InvalidArgument(fmt::format("a tensor {} {} lies on device {}:{}; copy it to the CPU first",
+    throw InvalidArgument(fmt::format("a tensor {} {} is on device {}:{}; copy it to the CPU first",
                                       view.dtype().name(), view.shape().to_string(), view.device().type,
                                       view.device().index));
   }

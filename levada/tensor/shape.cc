@@ -11,8 +11,7 @@ namespace levada {
 
 Shape::Shape(std::span<const std::int64_t> extents) : rank_(extents.size()) {
   if (rank_ > max_rank) {
-    throw InvalidArgument(
-        fmt::format("a tensor of rank {} has more dimensions than the {} there can be", rank_, max_rank));
+    throw InvalidArgument(fmt::format("a tensor of rank {} exceeds the maximum of {} dimensions", rank_, max_rank));
   }
   std::copy(extents.begin(), extents.end(), extents_.begin());
 }

@@ -20,8 +20,8 @@ std::string describe(DType dtype, const Shape& shape) {
 
 std::size_t checked_count(DType dtype, const Shape& shape) {
   if (!tensor_bytes(dtype, shape)) {
-    throw InvalidArgument(fmt::format("a tensor {} cannot be: an extent is negative or its bytes do not fit in memory",
-                                      describe(dtype, shape)));
+    throw InvalidArgument(fmt::format(
+        "a tensor {} is impossible: an extent is negative or its bytes do not fit in memory", describe(dtype, shape)));
   }
   return *shape.element_count();
 }
@@ -95,12 +95,12 @@ bool TensorView::is_contiguous() const {
 
 ByteView TensorView::bytes() const {
   if (!device_.is_cpu()) {
-    throw InvalidArgument(fmt::format("the bytes of a tensor {} lie on device {}:{}; copy it to the CPU first",
+    throw InvalidArgument(fmt::format("the bytes of a tensor {} are on device {}:{}; copy it to the CPU first",
                                       describe(dtype_, shape_), device_.type, device_.index));
   }
   if (!is_contiguous()) {
     throw InvalidArgument(
-        fmt::format("the bytes of a tensor {} with strides {} do not lie together; make a copy with Tensor::copy_of()",
+        fmt::format("the bytes of a tensor {} with strides {} are not contiguous; make a copy with Tensor::copy_of()",
                     describe(dtype_, shape_), strides_.to_string()));
   }
   return {data_, byte_count()};
@@ -111,7 +111,7 @@ TensorView TensorView::slice(std::size_t dim, std::int64_t begin, std::int64_t e
     throw InvalidArgument(fmt::format("a tensor {} has no dimension {} to slice", describe(dtype_, shape_), dim));
   }
   if (begin < 0 || begin > end || end > shape_[dim]) {
-    throw InvalidArgument(fmt::format("slice {}:{} along dimension {} does not lie in a tensor {}", begin, end, dim,
+    throw InvalidArgument(fmt::format("slice {}:{} along dimension {} is out of range in a tensor {}", begin, end, dim,
                                       describe(dtype_, shape_)));
   }
   if (!dtype_.is_byte_sized() && (begin != 0 || end != shape_[dim])) {
@@ -128,13 +128,13 @@ TensorView TensorView::slice(std::size_t dim, std::int64_t begin, std::int64_t e
 
 void TensorView::check_type(DType wanted) const {
   if (dtype_ != wanted) {
-    throw InvalidArgument(fmt::format("a tensor {} was asked for as {}", describe(dtype_, shape_), wanted.name()));
+    throw InvalidArgument(fmt::format("a tensor {} cannot be accessed as {}", describe(dtype_, shape_), wanted.name()));
   }
   // Complex numbers are aligned like their parts.
   const std::size_t align = std::min<std::size_t>(wanted.bytes(1), 8);
   if (reinterpret_cast<std::uintptr_t>(data_) % align != 0) {
     throw InvalidArgument(
-        fmt::format("a tensor {} lies at an address that is no multiple of {}; make a copy with Tensor::copy_of()",
+        fmt::format("a tensor {} is at an address that is not a multiple of {}; make a copy with Tensor::copy_of()",
                     describe(dtype_, shape_), align));
   }
 }
@@ -164,7 +164,7 @@ Tensor Tensor::copy_of(const TensorView& view) {
 std::span<std::byte> Tensor::mutable_bytes() {
   if (!writable_) {
     throw InvalidArgument(
-        fmt::format("a tensor {} is read-only: others see the same memory; make a copy with Tensor::copy_of()",
+        fmt::format("a tensor {} is read-only, because others share its memory; make a copy with Tensor::copy_of()",
                     describe(dtype(), shape())));
   }
   const auto bytes = view_.bytes();
@@ -174,7 +174,7 @@ std::span<std::byte> Tensor::mutable_bytes() {
 TensorView Tensor::checked_view(DType dtype, const Shape& shape, ByteView bytes) {
   const TensorView view(dtype, shape, bytes.data());
   if (view.byte_count() != bytes.size()) {
-    throw InvalidArgument(fmt::format("a tensor {} takes {} values, {} were given", describe(dtype, shape),
+    throw InvalidArgument(fmt::format("a tensor {} needs {} values, got {}", describe(dtype, shape),
                                       view.element_count(), bytes.size() / dtype.bytes(1)));
   }
   return view;

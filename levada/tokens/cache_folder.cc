@@ -277,15 +277,13 @@ void CacheFolder::check(const std::string& prefix, const std::function<void()>& 
   const auto meta = CacheEntryMeta::read(meta_path(prefix), trust_);
   if (!meta) {
     throw DamagedEntry(
-        fmt::format("{} is damaged: remove it, and the text is tokenized again", printable(meta_path(prefix))));
+        fmt::format("{} is damaged: remove it to tokenize the text again", printable(meta_path(prefix))));
   }
   Digest digest;
   for (const char* extension : {".bin", ".idx"}) add_file(prefix + extension, trust_, digest, between_reads);
   if (digest.hex() != meta->checksum) {
     throw DamagedEntry(
-        fmt::format("{}.bin or its .idx is not what was written there: remove both, and the text is "
-                    "tokenized again",
-                    printable(prefix)));
+        fmt::format("{}.bin or its .idx is damaged: remove both to tokenize the text again", printable(prefix)));
   }
 } catch (const SourceError&) {
   std::error_code error;

@@ -40,8 +40,8 @@ std::set<std::string> entries_in_use(const std::string& dir, const FolderTrust& 
     if (!list) {
       if (fs::symlink_status(path, error).type() == fs::file_type::not_found) continue;  // Its process has just ended.
       throw SourceError(
-          fmt::format("{} lists entries of the token cache that are in use, and cannot be read, so no entry can be "
-                      "removed: remove it when no process uses the cache any more",
+          fmt::format("{} lists entries of the token cache that are in use, but cannot be read, so no entry can be "
+                      "removed: delete it once no process uses the cache",
                       printable(path)));
     }
     for (std::size_t at = 0; at < list->size();) {

@@ -68,7 +68,7 @@ TEST_F(EntryVerifying, DetectsDamageBetweenTheSampledBlocks) {
     return fault != "no fault";
   }));
   EXPECT_EQ(fault, "SourceError: " + entry_.prefix +
-                       ".bin or its .idx is not what was written there: remove both, and the text is tokenized again; "
+                       ".bin or its .idx is damaged: remove both to tokenize the text again; "
                        "batches of this run may hold damaged tokens: resume from an earlier state");
   EXPECT_FALSE(has_mark());
 }

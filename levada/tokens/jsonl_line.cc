@@ -119,7 +119,7 @@ struct JsonlParser::State {
     std::string_view text;
     if (value.get_string().get(text) == simdjson::SUCCESS) return text;
     check_escapes(raw);
-    throw BadLine("half of a surrogate pair stands alone in it");
+    throw BadLine("it contains an unpaired surrogate");
   }
 
   /// Returns the text of the field named `wanted` in `object`, or, for "a.b", of field b in its field a; nothing if
@@ -240,7 +240,7 @@ std::string_view JsonlParser::text(std::string_view line) try {
   switch (error.error()) {
     case simdjson::MEMALLOC: throw SourceError("there is not enough memory to parse it");
     case simdjson::UTF8_ERROR: throw BadLine("it is not UTF-8");
-    case simdjson::UNESCAPED_CHARS: throw BadLine("it is not JSON: a control character stands in a string");
+    case simdjson::UNESCAPED_CHARS: throw BadLine("it is not JSON: a string contains a control character");
     case simdjson::UNCLOSED_STRING: throw BadLine("it is not JSON: a string has no end");
     default: throw BadLine("it is not JSON: a comma, colon, brace or value is missing or out of place");
   }

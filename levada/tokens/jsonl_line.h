@@ -15,7 +15,7 @@ inline constexpr std::size_t line_padding = 64;
 /// A rejected line. what() is the reason, without file and line number; remedy() is what to do with the file.
 class BadLine : public std::runtime_error {
  public:
-  explicit BadLine(const std::string& reason, std::string remedy = "mend the file")
+  explicit BadLine(const std::string& reason, std::string remedy = "fix the file")
       : std::runtime_error(reason), remedy_(std::move(remedy)) {}
   const std::string& remedy() const { return remedy_; }
 

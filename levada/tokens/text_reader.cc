@@ -54,7 +54,7 @@ class JsonlReader final : public TextReader {
  private:
   void add(const Line& line, Texts& texts) try {
     if (line.too_long) {
-      throw BadLine(fmt::format("it is longer than {}, the most that a line may have", format_bytes(max_line_bytes)),
+      throw BadLine(fmt::format("it is longer than {}, the maximum of a line", format_bytes(max_line_bytes)),
                     "cut it into several lines");
     }
     if (is_blank(line.text)) return;
@@ -63,8 +63,8 @@ class JsonlReader final : public TextReader {
   } catch (const BadLine& error) {
     if (!skip_bad_) {
       throw SourceError(
-          fmt::format("{}:{}: the line cannot be used: {}; {}, or leave such lines out (skip_bad=True, --skip-bad)",
-                      path_, line.number, error.what(), error.remedy()));
+          fmt::format("{}:{}: the line cannot be used: {}; {}, or skip such lines (skip_bad=True, --skip-bad)", path_,
+                      line.number, error.what(), error.remedy()));
     }
     bad_lines_.add(static_cast<std::int64_t>(line.number));
   }
@@ -73,9 +73,9 @@ class JsonlReader final : public TextReader {
     if (documents_ > 0) return;
     throw SourceError(
         bad_lines_.count > 0
-            ? fmt::format("{} holds no documents: all of its {} lines are bad; mend the file or leave it out", path_,
+            ? fmt::format("{} holds no documents: all of its {} lines are bad; fix the file or leave it out", path_,
                           bad_lines_.count)
-            : fmt::format("{} holds no documents: there is only white space in it; leave it out", path_));
+            : fmt::format("{} holds no documents: it has only white space; omit it", path_));
   }
 
   std::string path_;
@@ -110,10 +110,9 @@ class PlainReader final : public TextReader {
       held += got;
       stored_bytes_ = stream_->stored_bytes();
       if (held > max_text_bytes) {
-        throw SourceError(
-            fmt::format("{} is longer than {}, the most that one document may have: cut it into "
-                        "documents, a line each of a .jsonl",
-                        path_, format_bytes(max_text_bytes)));
+        throw SourceError(fmt::format(
+            "{} is longer than {}, the maximum of one document: cut it into documents, one per line of a .jsonl", path_,
+            format_bytes(max_text_bytes)));
       }
     }
     texts.bytes.resize(held);
@@ -135,7 +134,7 @@ class PlainReader final : public TextReader {
     const auto after = before + std::max(before / 4, batch_bytes);
     claim_.settle(before - std::exchange(settled_, before));  // The buffer is full, and no longer available.
     claim_.add((after - before) * memory_per_byte, fmt::format("tokenizing {}", path_),
-               ", or cut the text into documents, a line each of a .jsonl");
+               ", or cut the text into documents, one per line of a .jsonl");
     bytes.resize(after);
   }
 
@@ -204,8 +203,8 @@ std::string text_kinds(std::span<const TextFormat> formats) {
 
 void fail_unknown_kind(const std::string& path, std::span<const TextFormat> formats) {
   const auto* hint = formats.empty() && path.ends_with(".parquet") ? "; the Python package reads Parquet" : "";
-  throw InvalidArgument(fmt::format("{} is of no known kind: a corpus is made of {}, and .bin with .idx{}",
-                                    printable(path), text_kinds(formats), hint));
+  throw InvalidArgument(fmt::format("{} is of unknown kind: a corpus reads {}, and .bin with .idx{}", printable(path),
+                                    text_kinds(formats), hint));
 }
 
 std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const std::string& name,
@@ -215,7 +214,7 @@ std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const st
   std::string kind;
   const auto compression = compression_of(std::string(name_in(name, {})), &kind);
   if (kind.ends_with(".txt") && options.chats) {
-    throw InvalidArgument(fmt::format("{} is a .txt, which holds no chats: those stand in a .jsonl", path));
+    throw InvalidArgument(fmt::format("{} is a .txt, which holds no chats: put them into a .jsonl", path));
   }
   auto stream = open_stream(std::move(file), compression, options.memory);
   if (kind.ends_with(".txt")) return std::make_unique<PlainReader>(path, std::move(stream), options.memory);

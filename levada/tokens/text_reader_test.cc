@@ -168,19 +168,19 @@ TEST(TextReader, ErrorsNameFileLineAndCause) {
   EXPECT_THAT(fault_in("{\"text\":\"a\"}\n\n{\"text\":\"a\"\n"),
               HasSubstr("SourceError: c.jsonl:3: the line cannot be used: "));
   EXPECT_THAT(fault_in("hello"), HasSubstr("it is not JSON"));
-  EXPECT_THAT(fault_in("hello"), HasSubstr("; mend the file, or leave such lines out (skip_bad=True, --skip-bad)"));
+  EXPECT_THAT(fault_in("hello"), HasSubstr("; fix the file, or skip such lines (skip_bad=True, --skip-bad)"));
   EXPECT_THAT(fault_in("[1]"), HasSubstr("it is not a JSON object"));
   EXPECT_THAT(fault_in("\"text\""), HasSubstr("it is not a JSON object"));
   EXPECT_THAT(fault_in("{\"text\":\"a\xff\"}"), HasSubstr("it is not UTF-8"));
-  EXPECT_THAT(fault_in("{\"text\":\"a\tb\"}"), HasSubstr("a control character stands in a string"));
+  EXPECT_THAT(fault_in("{\"text\":\"a\tb\"}"), HasSubstr("a string contains a control character"));
   EXPECT_THAT(fault_in("{\"text\":\"a}"), HasSubstr("a string has no end"));
-  EXPECT_THAT(fault_in("{\"text\":\"\\ud800\"}"), HasSubstr("half of a surrogate pair stands alone in it"));
+  EXPECT_THAT(fault_in("{\"text\":\"\\ud800\"}"), HasSubstr("it contains an unpaired surrogate"));
   EXPECT_THAT(fault_in("{\"text\":\"\\q\"}"), HasSubstr("an escape is wrong, at \\q"));
   EXPECT_THAT(fault_in("{\"text\":\"\",\"a\":\"\\q\"}"), HasSubstr("an escape is wrong"));
   EXPECT_THAT(
       fault_in("{\"title\":\"x\",\"id\":1}"),
       HasSubstr("it has no field \"text\", but \"title\", \"id\"; name another field (text_field=, --text-field), or "
-                "leave such lines out (skip_bad=True, --skip-bad)"));
+                "skip such lines (skip_bad=True, --skip-bad)"));
   EXPECT_THAT(fault_in("{}"), HasSubstr("it has no field \"text\", nor any other"));
   EXPECT_THAT(fault_in("{\"text\":5}"), HasSubstr("its field \"text\" is not a string"));
   EXPECT_THAT(fault_in("{\"text\":null}"), HasSubstr("is not a string"));
@@ -252,21 +252,20 @@ TEST(TextReader, SkipsAndCountsBadLinesIfRequested) {
       "bad\n{\"text\":\"\\ud800 and more\"}\n{\"text\":\"ab\"}\r\n\n{}\n{\"text\":\"cde\"}\nbad";
   EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"ab", "cde"}, 4}));
   EXPECT_EQ(fault_of([] { read_all("c.jsonl", "x\ny\n", {.skip_bad = true}); }),
-            "SourceError: c.jsonl holds no documents: all of its 2 lines are bad; mend the file or leave it out");
+            "SourceError: c.jsonl holds no documents: all of its 2 lines are bad; fix the file or leave it out");
 }
 
 TEST(TextReader, SkipsOrNamesALineThatIsTooLong) {
   const auto line = "{\"text\":\"" + std::string(max_line_bytes, 'a') + "\"}\n";
   const auto content = "{\"text\":\"b\"}\n" + line + "{\"text\":\"c\"}\n";
   EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"b", "c"}, 1}));
-  EXPECT_EQ(
-      fault_in(content),
-      "SourceError: c.jsonl:2: the line cannot be used: it is longer than 64.0 MiB, the most that a line may have; cut "
-      "it into several lines, or leave such lines out (skip_bad=True, --skip-bad)");
+  EXPECT_EQ(fault_in(content),
+            "SourceError: c.jsonl:2: the line cannot be used: it is longer than 64.0 MiB, the maximum of a line; cut "
+            "it into several lines, or skip such lines (skip_bad=True, --skip-bad)");
 }
 
 TEST(TextReader, RejectsAFileWithoutDocuments) {
-  EXPECT_THAT(fault_in("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: there is only white space in it"));
+  EXPECT_THAT(fault_in("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: it has only white space"));
   EXPECT_THAT(fault_in("c.jsonl.gz", gzip("")), HasSubstr("c.jsonl.gz holds no documents"));
   for (const auto* path : {"c.jsonl", "c.txt"})
     EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty: leave it out", path));
@@ -294,7 +293,7 @@ TEST(TextReader, RejectsATextWhoseTokensDoNotFitInMemory) {
   EXPECT_EQ(read_all(small_file_of_much, with_memory(1 << 30)).texts.size(), 1);
   EXPECT_THAT(fault_of([&] { read_all(small_file_of_much, with_memory(64 << 20)); }),
               AllOf(HasSubstr("InvalidArgument: tokenizing c.txt.gz takes about"),
-                    HasSubstr("or cut the text into documents, a line each of a .jsonl")));
+                    HasSubstr("or cut the text into documents, one per line of a .jsonl")));
 }
 
 TEST(TextReader, RejectsAWindowThatDoesNotFitInMemory) {

@@ -84,7 +84,7 @@ std::string token_cache_folder_or_fail(const std::string& dir) {
   auto folder = token_cache_folder(dir);
   if (!folder.empty()) return folder;
   throw SourceError(
-      "text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir, "
+      "text is tokenized into a cache, but neither XDG_CACHE_HOME nor HOME names its folder: name one (--cache-dir, "
       "cache_dir=)");
 }
 
@@ -211,7 +211,7 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
   const bool is_same = CacheKey::of(*how.open(path), how) == text.key &&
                        (text.entry == text.key.text || text.entry == text.key.with_content(content));
   if (!is_same) {
-    throw SourceError(fmt::format("{} was changed while it was tokenized: start again with a file that stays as it is",
+    throw SourceError(fmt::format("{} was changed while it was tokenized: start again with a file that does not change",
                                   printable(path)));
   }
   writer.finish();
@@ -367,10 +367,9 @@ bool TokenCache::bound(std::uint64_t max_bytes, std::string_view why) try {
   const auto bytes = bytes_of(folder_.entries());
   const std::lock_guard lock(mutex_);
   if (why.empty() && bytes > max_bytes && !std::exchange(has_warned_, true)) {
-    warn(
-        fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
-                    "(--cache-size, cache_size=)",
-                    printable(folder_.dir()), format_bytes(bytes), format_bytes(max_bytes)));
+    warn(fmt::format(
+        "the token cache {} holds {} in use, more than its limit of {}: raise the limit (--cache-size, cache_size=)",
+        printable(folder_.dir()), format_bytes(bytes), format_bytes(max_bytes)));
   }
   return !removed.empty();
 } catch (const SourceError& error) {

@@ -123,7 +123,7 @@ TEST_F(TokenCaching, LeavesNothingAfterATextThatCannotBeTokenized) {
             }),
             "SourceError: " + a_ +
                 ":3: the line cannot be used: it is not JSON: a comma, colon, brace or value is "
-                "missing or out of place; mend the file, or leave such lines out (skip_bad=True, --skip-bad)");
+                "missing or out of place; fix the file, or skip such lines (skip_bad=True, --skip-bad)");
   for (const auto& name : names_in_cache()) EXPECT_THAT(name, HasSubstr("text-")) << "the other text is whole";
   const auto empty = dir_.write("empty.txt", "");
   EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty: leave it out");
@@ -276,7 +276,7 @@ TEST_F(TokenCaching, WarnsOnceIfItExceedsItsLimit) {
   const auto texts = {dir_.write("1.txt", std::string(1000, 'x')), dir_.write("2.txt", std::string(1000, 'y'))};
   for (const auto& text : texts) tokenize(cache, text);
   EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("the token cache " + dir_.file("cache/tokens") + " holds 2.0 KiB"),
-                                           HasSubstr("more than the 100 B that it may have: raise that"))));
+                                           HasSubstr("more than its limit of 100 B: raise the limit"))));
   for (const auto& text : texts) EXPECT_EQ(tokenize(cache, text).bytes_read, 0);
 }
 
@@ -431,8 +431,7 @@ TEST_F(TokenCaching, CheckFindsAnyDamagedByte) {
       damaged[at] ^= 1;
       std::ofstream(made.prefix + extension, std::ios::binary) << damaged;
       EXPECT_EQ(check(),
-                "SourceError: " + made.prefix +
-                    ".bin or its .idx is not what was written there: remove both, and the text is tokenized again")
+                "SourceError: " + made.prefix + ".bin or its .idx is damaged: remove both to tokenize the text again")
           << extension << " at " << at;
     }
     std::ofstream(made.prefix + extension, std::ios::binary) << whole;
@@ -470,10 +469,9 @@ TEST_F(TokenCaching, DefaultsToTheUsersCacheFolder) {
   EXPECT_EQ(TokenCache({}).folder().dir(), dir_.file("xdg/levada/tokens"));
   EXPECT_EQ(TokenCache({.dir = dir_.file("mine")}).folder().dir(), dir_.file("mine/tokens"));
   const Variable none("HOME", nullptr), relative("XDG_CACHE_HOME", "cache");
-  EXPECT_EQ(
-      fault_of([] { TokenCache({}); }),
-      "SourceError: text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder "
-      "(--cache-dir, cache_dir=)");
+  EXPECT_EQ(fault_of([] { TokenCache({}); }),
+            "SourceError: text is tokenized into a cache, but neither XDG_CACHE_HOME nor HOME names its folder: name "
+            "one (--cache-dir, cache_dir=)");
 }
 
 }  // namespace

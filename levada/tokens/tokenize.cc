@@ -67,7 +67,7 @@ class ParallelTokenizer {
     }
   } catch (const SourceError& error) {
     throw SourceError(
-        fmt::format("{}: {}; mend the text, leave it out, or choose another tokenizer", piece.place, error.what()));
+        fmt::format("{}: {}; fix the text, leave it out, or choose another tokenizer", piece.place, error.what()));
   }
 
   void write(std::uint64_t number, const TokenIds& tokens) {

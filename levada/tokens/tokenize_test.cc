@@ -166,7 +166,7 @@ TEST(Tokenize, ForwardsErrorsOfReaderTokenizerWriterAndCaller) {
     EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint16}, options, 70), "SourceError: the reader has failed");
     EXPECT_THAT(
         fault(failing, {.dtype = dtypes::uint16}, options),
-        MatchesRegex("SourceError: a.jsonl, from line [0-9]+ on: the tokenizer has failed; mend the text, leave it "
+        MatchesRegex("SourceError: a.jsonl, from line [0-9]+ on: the tokenizer has failed; fix the text, leave it "
                      "out, or choose another tokenizer"));
     EXPECT_THAT(fault(*bytes, {.dtype = dtypes::uint16, .write = full}, options), HasSubstr("the disk is full"));
     EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint8}, options),

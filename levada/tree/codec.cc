@@ -62,7 +62,7 @@ std::size_t sized_bytes(std::size_t size, std::string_view what) {
 template <typename T>
 const T& value_of(const LeafSpec& spec, const Leaf& leaf) {
   if (const auto* value = std::get_if<T>(&leaf)) return *value;
-  throw InvalidArgument(fmt::format("the leaf '{}' is not of the kind that its schema says", spec.path));
+  throw InvalidArgument(fmt::format("the leaf '{}' is not of the kind in its schema", spec.path));
 }
 
 std::size_t leaf_bytes(const LeafSpec& spec, const Leaf& leaf) {
@@ -107,7 +107,7 @@ Extent extent_of(const LeafSpec& spec, const PlacedTensor& placed, Extent body) 
   const Extent leaf{placed.offset, placed.offset + *bytes};
   if (placed.shape.rank() != spec.rank) {
     throw InvalidArgument(
-        fmt::format("the leaf '{}' has rank {}, its schema says {}", spec.path, placed.shape.rank(), spec.rank));
+        fmt::format("the leaf '{}' has rank {}, but its schema has {}", spec.path, placed.shape.rank(), spec.rank));
   }
   const bool apart = leaf.end <= body.begin || leaf.begin >= body.end || *bytes == 0;
   if (placed.offset % leaf_alignment != 0 || placed.offset < message_prefix_bytes || leaf.end < leaf.begin || !apart) {

@@ -116,7 +116,7 @@ class Decoder {
       if (found.has_keys()) found.keys.push_back(key(kind));
       found.children.push_back(node(depth + 1));
     }
-    if (first_duplicate(found.keys) != nullptr) in_.fail("a container in which a key stands twice");
+    if (first_duplicate(found.keys) != nullptr) in_.fail("a container with a repeated key");
     return found;
   }
 

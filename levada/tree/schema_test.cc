@@ -274,7 +274,7 @@ TEST(SchemaDecode, RejectsInvalidKeys) {
     twice.put_sized("key");
     twice.put(LeafKind::none);
   }
-  expect_corrupt(twice, "a key stands twice");
+  expect_corrupt(twice, "a repeated key");
 }
 
 TEST(SchemaDecode, RejectsNodesThatAreTooDeep) {

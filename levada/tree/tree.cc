@@ -46,7 +46,7 @@ void check(const Container& container) {
         fmt::format("a {} has {} keys for {} children", name, container.keys.size(), container.children.size()));
   }
   if (const auto* key = first_duplicate(container.keys)) {
-    throw InvalidArgument(fmt::format("the key {} stands twice in a {}", key_name(*key), name));
+    throw InvalidArgument(fmt::format("the key {} occurs twice in a {}", key_name(*key), name));
   }
   if (container.kind != ContainerKind::record) return;
   for (const auto& key : container.keys) {
@@ -196,12 +196,12 @@ Tree Tree::dict(std::vector<std::pair<Key, Tree>> items) {
 
 const Leaf& Tree::leaf() const {
   if (const auto* leaf = std::get_if<Leaf>(&node_)) return *leaf;
-  throw InvalidArgument(fmt::format("a {} was asked for as a leaf", describe(*this)));
+  throw InvalidArgument(fmt::format("a {} cannot be accessed as a leaf", describe(*this)));
 }
 
 const Container& Tree::container() const {
   if (const auto* container = std::get_if<Container>(&node_)) return *container;
-  throw InvalidArgument(fmt::format("a leaf ({}) was asked for as a container", describe(*this)));
+  throw InvalidArgument(fmt::format("a leaf ({}) cannot be accessed as a container", describe(*this)));
 }
 
 const Tree& Tree::at(std::string_view path) const {
@@ -223,7 +223,7 @@ const Tensor& Tree::tensor(std::string_view path) const {
   if (node.is_leaf()) {
     if (const auto* tensor = std::get_if<Tensor>(&node.leaf())) return *tensor;
   }
-  throw InvalidArgument(fmt::format("'{}' is no tensor but {}", path, describe(node)));
+  throw InvalidArgument(fmt::format("'{}' is not a tensor but {}", path, describe(node)));
 }
 
 bool Tree::operator==(const Tree& other) const {

@@ -36,7 +36,7 @@ TEST(Tree, ErrorsNameTheExistingKeys) {
   EXPECT_THAT(refusal([&] { tree.at("meta.id"); }), HasSubstr("'meta' has ids, 3"));
   EXPECT_THAT(refusal([&] { tree.at("meta.ids[3]"); }), HasSubstr("'meta.ids' is a list of 3"));
   EXPECT_THAT(refusal([&] { tree.at("tokens.x"); }), HasSubstr("'tokens' is a leaf (int64 [2, 2])"));
-  EXPECT_THAT(refusal([&] { tree.tensor("meta.3"); }), HasSubstr("'meta.3' is no tensor but true"));
+  EXPECT_THAT(refusal([&] { tree.tensor("meta.3"); }), HasSubstr("'meta.3' is not a tensor but true"));
 }
 
 TEST(Tree, RejectsInvalidPaths) {
@@ -77,7 +77,7 @@ TEST(Tree, DetectsADuplicateAmongManyKeys) {
   }
   EXPECT_NO_THROW(Tree{container});
   container.keys.back() = std::int64_t{17};
-  EXPECT_THAT(refusal([&] { Tree{container}; }), HasSubstr("the key 17 stands twice"));
+  EXPECT_THAT(refusal([&] { Tree{container}; }), HasSubstr("the key 17 occurs twice"));
 }
 
 TEST(Tree, RejectsALeafAsContainerAndViceVersa) {

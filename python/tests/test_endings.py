@@ -261,7 +261,7 @@ def test_feeds_iterated_in_another_order_are_refused_on_all_ranks(tmp_path: path
         """,
     )
     for (mine,) in told:
-        assert "rank 1 begins pass 1 of feed 2, rank 0 begins pass 1 of feed 1" in mine["text"]
+        assert "rank 1 starts pass 1 of feed 2, but rank 0 starts pass 1 of feed 1" in mine["text"]
 
 
 def test_a_loop_over_a_feed_inside_a_loop_over_it_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -221,7 +221,7 @@ def test_a_state_from_before_the_first_step_names_its_data_and_its_place_in_them
     further = feed(path, epochs=2)
     further.load_state_dict(state)
     assert len(list(further)) in (steps, steps + 1)
-    with pytest.raises(levada.Error, match="of another run of samples"):
+    with pytest.raises(levada.Error, match="belongs to another run of samples"):
         resumed = feed(other)
         resumed.load_state_dict(state)
         list(resumed)

@@ -290,7 +290,7 @@ def test_a_small_file_of_equal_large_chats_is_read_in_little_memory(tmp_path: pa
 
 def test_a_row_that_is_too_large_is_an_error_or_left_out(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "texts.parquet", ["first", "a" * (65 << 20), "last"], compression="zstd")
-    sentence = f"SourceError row 2 of {path} cannot be used: its column text has 65 MiB, and a row may have 64 MiB; mend the file"
+    sentence = f"SourceError row 2 of {path} cannot be used: its column text has 65 MiB, and a row may have 64 MiB; fix the file"
     assert read_within_512_mib(path, "texts")[1].startswith(sentence)
     assert read_within_512_mib(path, "texts", "skip")[:3] == ["5", "4", ""]
 

@@ -347,7 +347,7 @@ def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, m
         raise KeyError("of mine")
 
     for encode, words in (
-        (raising, r"texts.jsonl, from line 1 on: mine cannot encode a text: KeyError: 'of mine'; mend the text"),
+        (raising, r"texts.jsonl, from line 1 on: mine cannot encode a text: KeyError: 'of mine'; fix the text"),
         (lambda texts: [[10] for _ in texts], "mine encoded a text as token 10, but has only 10 tokens"),
         (lambda texts: [["a"] for _ in texts], "mine cannot encode a text: TypeError"),
         (lambda texts: [], "mine has encoded 1 texts as 0"),

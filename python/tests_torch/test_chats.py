@@ -102,7 +102,7 @@ def test_a_chat_that_cannot_be_rendered_is_named(
     tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"messages": [{"content": "whose?"}]}\n')
-    with pytest.raises(levada.SourceError, match=r'bad.jsonl, from line 1 on: .* cannot render the chat that begins \[\{"content": "whose\?".*; mend the text'):
+    with pytest.raises(levada.SourceError, match=r'bad.jsonl, from line 1 on: .* cannot render the chat that begins \[\{"content": "whose\?".*; fix the text'):
         len(levada.Corpus(tmp_path / "bad.jsonl", tokenizer=tokenizer, chat_template="own", seq_length=8))
 
 

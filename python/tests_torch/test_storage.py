@@ -206,7 +206,7 @@ def test_folders_patterns_and_mixes_in_a_bucket_are_read_in_the_order_of_their_n
     assert batches(tmp_path / "mix.json") == expected
     with pytest.raises(levada.SourceError, match=f"no file matches {url}/y"):
         batches(f"{url}/y*.txt")
-    with pytest.raises(levada.SourceError, match="holds no file of data"):
+    with pytest.raises(levada.SourceError, match="holds no data files"):
         storage.put("bare/a.csv", b"")
         batches(f"s3://{BUCKET}/bare")
 

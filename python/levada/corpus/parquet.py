@@ -141,7 +141,7 @@ class ParquetReader:
             self.stored_bytes = self._source.size * self._row // rows
             yield texts
         if not documents:
-            what = f"all of its {rows} rows are bad; mend the file or leave it out" if rows else "it has no rows; leave it out"
+            what = f"all of its {rows} rows are bad; fix the file or leave it out" if rows else "it has no rows; leave it out"
             raise SourceError(f"{self._path} holds no documents: {what}")
 
     def _pieces(self) -> Iterator[Any]:
@@ -233,7 +233,7 @@ class ParquetReader:
         """Counts a bad row. Raises SourceError unless bad rows are to be left out."""
         if not self._skip_bad:
             raise SourceError(
-                f"row {row} of {self._path} cannot be used: its column {self._column} {what}; mend the file, or leave "
+                f"row {row} of {self._path} cannot be used: its column {self._column} {what}; fix the file, or leave "
                 "such rows out (skip_bad=True, --skip-bad)"
             )
         self.bad_lines += 1
