@@ -58,7 +58,7 @@ std::string subcommand_names(const CLI::App& app) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Returns one sentence that says what is wrong with the arguments.
+/// Returns one sentence that describes the error in the arguments.
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
                            const std::vector<std::string>& arguments) {
   const auto parsed = app.get_subcommands();

@@ -26,7 +26,7 @@ struct Extensions {
   std::string python = {};  ///< the interpreter of Python scripts; empty: python3 on PATH
   /// Returns null if it does not know the tokenizer.
   std::function<std::shared_ptr<const Tokenizer>(const TokenizerChoice& choice)> open_tokenizer = {};
-  std::string tokenizers = {};  ///< the tokenizers that it knows, for messages
+  std::string tokenizers = {};  ///< names of the tokenizers that open_tokenizer supports, for messages
   std::vector<TextFormat> formats = {};
   RemoteFiles remote = {};
 };

@@ -59,7 +59,7 @@ std::optional<Balance> balance_of(const DataArguments& arguments);
 std::int64_t samples_a_step(const Job& job, const DataArguments& arguments);
 
 /// Opens the data and, if necessary, tokenizes text; shows a progress line if `tell`. `readers` is the number of
-/// readers that share the storage; `tail` says what to do with an incomplete last step. Throws SourceError, and
+/// readers that share the storage; `tail` determines the handling of an incomplete last step. Throws SourceError, and
 /// InvalidArgument if the data has less than one step.
 Corpus open_data(const DataArguments& arguments, const Job& job, Tail tail, bool tell, int readers = 1);
 

@@ -22,7 +22,7 @@ void print_error(std::string_view message);
 /// Returns whether this process is a rank of a launched job.
 bool in_job();
 
-/// Reports an error so that the user sees a single sentence. Under run_local(), sends it to the parent, which prints it
+/// Reports an error as a single sentence. Under run_local(), sends it to the parent, which prints it
 /// for all its ranks. Otherwise rank 0 prints it on standard error, or rank 1 if `lost` is rank 0.
 void report_error(ErrorKind kind, std::string_view message, int lost = -1);
 /// Reports the error of a rank that has not yet joined its job: the ranks that wait for it receive the error and exit.

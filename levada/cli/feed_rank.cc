@@ -26,7 +26,7 @@
 namespace levada::cli {
 namespace {
 
-/// Runs `body`. If it throws an error that the other ranks do not know, ends them as well, with the error's message.
+/// Runs `body`. If it throws an error that the other ranks do not know, aborts them with the error's message.
 template <typename Body, typename KnownToAll>
 auto or_abort(Engine& engine, const Body& body, const KnownToAll& known_to_all) {
   try {
@@ -47,7 +47,7 @@ auto or_abort(Engine& engine, const Body& body) {
 
 struct Data {
   std::shared_ptr<Corpus> corpus;  ///< null if this rank does not read; never null on rank 0
-  StartPoint start;                ///< its delayed samples are set only if there is a corpus
+  StartPoint start;                ///< delayed samples are set only with a corpus
   double open_seconds = 0;         ///< rank 0's
 };
 
@@ -302,8 +302,7 @@ std::optional<Gathered> gather(const Run& run, const Feed& feed, const Fed& fed)
   return Gathered{job_report(run, feed, feed.end()->cause, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
-/// Returns the part of the report that rank 0 knows without asking the other ranks, in case they cannot answer; nothing
-/// on other ranks.
+/// Returns rank 0's part of the report, for when the other ranks cannot answer; nothing on other ranks.
 std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed& fed) {
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
@@ -316,7 +315,7 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed
   return Gathered{job_report(run, feed, FeedEnd::Cause::failed, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
-/// `error` is the reason for which the feed failed; empty if it did not.
+/// `error` is the reason for a failure of the feed; empty if it succeeded.
 void write_files(const Run& run, Gathered gathered, const std::string& error) {
   std::vector<std::string> paths(run.arguments.paths.size());
   std::ranges::transform(run.arguments.paths, paths.begin(), shown_url);
@@ -337,7 +336,7 @@ void show_failure(const Run& run, const Feed& feed, const Error& error) {
     const bool together = failed_together(feed);
     auto gathered = together ? gather(run, feed, fed) : gather_alone(run, feed, fed);
     if (gathered) write_files(run, std::move(*gathered), error.what());
-    // The first rank that exits takes the others with it, so no rank exits before the files exist.
+    // The first rank that exits ends the others, so no rank exits before the files exist.
     if (together) agree(run.engine, {}, run.deadline(), "writing the report");
   } catch (const Error& second) {
     if (run.leads()) print_error(second.what());

@@ -13,7 +13,7 @@ namespace levada::cli {
 
 struct JobArguments {
   std::string mesh;
-  std::string data_axes;  ///< comma-separated; empty for the axes known by name
+  std::string data_axes;  ///< comma-separated; empty for the standard names of data axes
   std::int64_t batch = 8;
   std::int64_t sequence = 1024;
   std::string readers = "one";

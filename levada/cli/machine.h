@@ -34,13 +34,13 @@ struct Machine {
   double host_copy_gb_s = 0;             ///< copy speed of all cores that this process may use, at most 8
   double wake_us = 0;                    ///< latency from waking a thread until it runs
   std::optional<double> message_us;      ///< latency of a small message over TCP; empty without a loopback network
-  std::vector<NetworkLink> links;  ///< by name; empty if the speed is known only outside of it, as in many containers
+  std::vector<NetworkLink> links;  ///< sorted by name; empty if no interface reports its speed, as in many containers
 };
 
 /// Examines this machine; measures for less than a second.
 Machine examine_machine();
 
-/// Returns one sentence for each of this machine's limits on speed and how to lift it; empty if there is none.
+/// Returns a sentence for each limit on this machine's speed that explains how to lift it; empty if there is none.
 std::vector<std::string> advice_for(const Machine& machine);
 
 /// Returns the options of `levada plan --hosts` that a single host can measure, for hosts like this one: "--link 25Gb/s

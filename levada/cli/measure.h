@@ -9,8 +9,8 @@ namespace levada::cli {
 double measure_copy(int threads);
 /// Returns the microseconds from waking a sleeping thread until it runs: half of the median round trip.
 double measure_wake();
-/// Returns the microseconds that a small message takes over loopback TCP to a sleeping thread: half of the median round
-/// trip. Returns nothing if the system has no loopback network.
+/// Returns the latency of a small message over loopback TCP to a sleeping thread, in microseconds: half of the median
+/// round trip. Returns nothing if the system has no loopback network.
 std::optional<double> measure_message();
 
 }  // namespace levada::cli

@@ -14,8 +14,8 @@
 
 namespace levada::cli {
 
-/// The HTTP port or file to which metrics are exported, one for each rank: the n-th rank of a host uses the n-th port,
-/// beginning with `port`; in a job of several ranks, each adds its number to the file's name.
+/// The HTTP port or file to which a rank exports its metrics. The n-th rank of a host uses the n-th port, beginning
+/// with `port`; in a job of several ranks, each rank adds its number to the file's name.
 struct MetricsTarget {
   std::string host;  ///< address to listen on, 127.0.0.1 by default; empty for a file
   std::optional<int> port;

@@ -10,8 +10,8 @@
 
 namespace levada::cli {
 
-/// Answers HTTP requests for a text. A client may try to exhaust the process, so at most eight clients are connected at
-/// once, each for at most five seconds, and further ones are disconnected. A slow client does not delay the others.
+/// Serves a text over HTTP. To bound the resources that clients can use, it serves at most eight of them at once, each
+/// for at most five seconds, and disconnects further ones. A slow client does not delay the others.
 class MetricsServer {
  public:
   /// Throws EngineError that names the option if it cannot listen on the port.

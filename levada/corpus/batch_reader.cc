@@ -102,7 +102,7 @@ void BatchReader::fill_checked(std::size_t pieces, const std::function<void(std:
   check_touched();
 } catch (const SourceError&) {
   reading_ = nullptr;
-  check_touched();  // a change of the file is a better explanation than bytes found in it
+  check_touched();  // a changed file is a clearer error than its content
   throw;
 }
 

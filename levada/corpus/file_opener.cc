@@ -82,7 +82,7 @@ OpenedFile FileOpener::open_tokens(const std::string& path) const {
   auto options = options_for(token_storage_);
   if (options_.tokenizer) options.vocabulary = options_.tokenizer->vocabulary_size();
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
-  static_cast<void>(options.open(path));  // a missing file is a better explanation than an unknown kind
+  static_cast<void>(options.open(path));  // a missing file is a clearer error than an unknown kind
   fail_unknown_kind(path, options_.formats);
 }
 

@@ -37,7 +37,7 @@ PackedOrder order_of(const std::vector<std::int64_t>& lengths, std::int64_t sequ
 TEST(Packing, PutsEachItemIntoTheFullestBinThatFits) {
   // 6 and 5 open two bins; 4 fits the first exactly, 3 and 2 the second.
   EXPECT_THAT(pack_best_fit(std::vector<std::int64_t>{2, 3, 4, 5, 6}, 10).bin_of, ElementsAre(1, 1, 0, 1, 0));
-  // 3 fits both; less room is in the first.
+  // 3 fits both; the first has less room.
   EXPECT_THAT(pack_best_fit(std::vector<std::int64_t>{7, 6, 3}, 10).bin_of, ElementsAre(0, 1, 0));
   const auto whole = pack_best_fit(std::vector<std::int64_t>{10, 10, 1}, 10);
   EXPECT_THAT(whole.bin_of, ElementsAre(0, 1, 2));

@@ -151,7 +151,7 @@ class FolderWalk {
     if (::stat(token_cache.c_str(), &status) == 0) token_cache_.emplace(status.st_dev, status.st_ino);
     std::vector<fs::path> links = {folder};
     while (!links.empty()) {
-      // In the order of their names, for the same result on every machine.
+      // Follows links in name order, so that the result is the same on every machine.
       const auto first = std::ranges::min_element(links);
       std::vector<fs::path> folders = {*first};
       links.erase(first);

@@ -137,7 +137,7 @@ class Feed::Impl {
   const std::optional<FeedEnd>& end() const { return end_; }
   bool is_reader() const { return wiring_.is_reader(); }
   const std::shared_ptr<Engine>& group() const { return wiring_.engine; }
-  /// Returns the number of uncaught exceptions when the feed was made.
+  /// Returns the number of uncaught exceptions at the creation of the feed.
   int exceptions_before() const { return exceptions_before_; }
   BalanceSeries balance() const { return steps_ ? steps_->balance() : BalanceSeries(); }
   FeedStats stats() const {
@@ -147,7 +147,7 @@ class Feed::Impl {
   }
 
  private:
-  /// Held during each of the caller's calls, so that await_loss() does not look at the same time.
+  /// Held during each call of the caller, so that await_loss() does not read the state concurrently.
   class Call {
    public:
     explicit Call(Impl& feed) : feed_(feed), lock_(feed.calls_) {}

@@ -26,7 +26,7 @@ bool FeedLead::has_news() const {
 }
 
 std::optional<feed_protocol::Event> FeedLead::news() const {
-  // The end first: a departure at which the feed ends anyway is not an error.
+  // The end takes precedence: a departure at the end of the feed is not an error.
   if (decisions_.end() && !end_sent_) return feed_protocol::Ended{*decisions_.end()};
   if (const auto& left = decisions_.departure(); left && left != departure_sent_) return *left;
   const bool has_grant = wiring_.readers.size() > 1 && !end_sent_ && decisions_.granted() > granted_sent_;

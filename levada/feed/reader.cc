@@ -46,7 +46,7 @@ bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiti
   // channel.
   if (round != next_.round || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
   try {
-    if (lead_) lead_->advance();  // so that a caller that is never idle learns immediately which rank has left
+    if (lead_) lead_->advance();  // reports departures promptly even to a caller that is never idle
     waiting_ = waiting;
     read_round(lock);
     if (!prepared_.empty()) send_round();

@@ -49,8 +49,8 @@ FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audie
   }
   std::vector<int> everybody(static_cast<std::size_t>(group.info().size));
   std::iota(everybody.begin(), everybody.end(), 0);
-  // Readers are ahead of the slowest rank by at most `depth` sent rounds and the one they hold. So the window needs
-  // that many grants, the end, and a few ranks that leave one after the other.
+  // Readers are at most `depth` sent rounds and the round they hold ahead of the slowest rank. The window has room for
+  // that many grants, the end, and the departures of a few ranks.
   wiring.decisions = group.open(wiring.lead(), everybody, depth + 8);
   for (const int from : everybody) {
     const bool member = rank == from || rank == wiring.lead();

@@ -18,7 +18,7 @@ std::string quoted(const std::string& text) {
   return json_text(AnyJson(text));
 }
 
-// A viewer takes the thread with its process's number for the main thread and does not show number 0 properly. Process
+// Viewers treat the thread with its process's number as the main thread, and do not show number 0 properly. Process
 // numbers therefore leave room for the numbers of their threads.
 constexpr int numbers_a_rank = 10;
 int process_of(std::size_t rank) {

@@ -385,7 +385,7 @@ class BlockCache::CachedFile final : public File {
   }
 
   const std::string& path() const override { return source_->file->path(); }
-  /// As it was opened: reads return that content, or fail.
+  /// Returns the identity at the time of opening. Reads return that content or fail.
   FileIdentity identity() const override { return source_->identity; }
   std::size_t read(std::uint64_t offset, std::span<char> into) const override {
     if (!state().is_forked()) return state().read(source_, offset, into);

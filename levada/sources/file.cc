@@ -50,7 +50,7 @@ FileIdentity identity_of(const struct stat& status) {
 /// symbolic links.
 std::string lasting_path(const std::string& path, int fd) {
   std::error_code error;
-  // The kernel knows it; resolving the path again would take a call per folder.
+  // Asks the kernel, because resolving the path again would take a call per folder.
   auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
   if (error || !real.is_absolute()) real = std::filesystem::absolute(path, error);
   return error ? path : real.string();

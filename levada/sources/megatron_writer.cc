@@ -115,8 +115,7 @@ bool MegatronWriter::store(std::span<const Token> tokens) {
       default: return store_as<std::uint64_t>(tokens);
     }
   }();
-  // The largest token is one less than a power of two, so a token that does not fit or is negative has a bit outside of
-  // it.
+  // The largest token is one less than a power of two, so a negative or too large token has a bit outside of it.
   return (static_cast<std::int64_t>(bits) & ~max_token(options_.dtype)) == 0;
 }
 

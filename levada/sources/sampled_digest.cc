@@ -20,7 +20,7 @@ std::string sampled_digest(const File& file, std::uint64_t size) {
   }
   block.resize(block_bytes);
   const auto last = size - block_bytes;
-  // In this order, because the product of both may overflow.
+  // Divides before multiplying, because the product may overflow.
   const auto offset = [&](std::uint64_t i) { return last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1); };
   for (std::uint64_t i = 0; i < blocks; ++i) file.will_read(offset(i), block_bytes);
   for (std::uint64_t i = 0; i < blocks; ++i) read(offset(i));

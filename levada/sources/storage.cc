@@ -43,7 +43,7 @@ std::unique_ptr<File> Storage::open(const std::string& path) const {
   if (is_remote) expect_remote(path);
   auto file = open_patiently(path, options_, is_remote ? remote_.open : open_);
   if (monitor_) file = make_monitored_file(std::move(file), monitor_);
-  // Outermost: waiting for the rate limit is not a stall.
+  // Wraps the monitored file, because waiting for the rate limit is not a stall.
   if (limit_) file = make_limited_file(std::move(file), limit_);
   return is_remote ? blocks()->wrap(std::move(file)) : std::move(file);
 }

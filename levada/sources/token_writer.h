@@ -37,7 +37,7 @@ class TokenWriter {
     return (all & ~std::min(most, static_cast<std::uint64_t>(largest()))) == 0;
   }
 
-  /// The same for int32 numbers, of which a negative one is ~token: sets its label's loss mask to 0.
+  /// The same for int32 numbers. A negative number is ~token: sets its label's loss mask to 0.
   void write_masked(std::string_view stored) {
     for (; !stored.empty(); stored.remove_prefix(sizeof(std::int32_t))) {
       const auto number = static_cast<std::int32_t>(load<std::uint32_t>(stored.data()));

@@ -33,7 +33,7 @@ bool reach_fits(DType dtype, const Shape& shape, const Shape& strides) {
     std::int64_t way = 0;
     if (strides[dim] == std::numeric_limits<std::int64_t>::min()) return false;
     const auto stride = strides[dim] < 0 ? -strides[dim] : strides[dim];
-    // Use the whole extent, not one less, because an iteration steps past the end once before it turns back.
+    // Uses the whole extent, because an iteration steps past the end once before it turns back.
     if (__builtin_mul_overflow(stride, shape[dim], &way)) return false;
     if (__builtin_mul_overflow(way, static_cast<std::int64_t>(dtype.bytes(1)), &way)) return false;
     if (__builtin_add_overflow(reach, way, &reach)) return false;

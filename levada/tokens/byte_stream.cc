@@ -46,7 +46,7 @@ class Decompressor : public ByteStream {
 
   std::size_t read(std::span<char> into) final {
     while (true) {
-      // Even without stored bytes at hand: earlier ones may have more output.
+      // Decompresses even if no stored bytes are left, because the decompressor may hold more output.
       if (!held_.empty() || !is_between_members()) {
         if (const auto made = decompress(held_, into); made > 0) return made;
       }

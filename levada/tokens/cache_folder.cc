@@ -180,7 +180,7 @@ std::vector<TokenCacheEntry> CacheFolder::read_entries() const {
 }
 
 void CacheFolder::remove_entry(const std::string& prefix) const {
-  // The .json first: without it the other files are not an entry.
+  // Removes the .json first: without it the other files are not an entry.
   for (const auto extension : {meta_extension, std::string_view(".idx"), std::string_view(".bin"), mark_extension}) {
     const auto path = prefix + std::string(extension);
     if (trust_.covers(path)) ::unlink(path.c_str());
@@ -204,7 +204,7 @@ void CacheFolder::remove_unreadable() const {
       const AtomicFile reserved(meta_path(prefix), {}, trust_.file_mode());
       remove_entry(prefix);
     } catch (const SourceError&) {
-      continue;  // It is being made.
+      continue;  // Another process is writing this entry.
     }
   }
 }

@@ -221,7 +221,7 @@ std::string_view JsonlParser::text(std::string_view line) try {
   if (line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
   if (line.starts_with(byte_order_mark)) throw BadLine("it is not JSON: it begins with two byte order marks");
   state.line = line;
-  // In steps, because the parser would reallocate for every line that is a little longer than those before.
+  // Grows to powers of two. Otherwise the parser would reallocate for every slightly longer line.
   if (state.parser.capacity() < line.size()) {
     if (auto error = state.parser.allocate(std::bit_ceil(line.size()))) throw simdjson::simdjson_error(error);
   }

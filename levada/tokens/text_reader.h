@@ -57,7 +57,7 @@ struct TextFormat {
 };
 
 /// Returns how many of a local file's first two lines are JSON objects. 2: the file holds JSON Lines, whatever its
-/// name. 1: it has a single line, which may also be a state or a setting, but not a mix.
+/// name. 1: it has a single line, and may also be a state or a setting, but not a mix.
 int leading_json_lines(const std::string& path);
 
 /// Returns whether the name ends with .jsonl, .ndjson, .json or .txt, optionally compressed (.gz, .zst), or with an

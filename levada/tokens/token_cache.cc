@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Few, so that the folder is locked only briefly; many, because each look-up waits for the disk.
+// Small, so that the folder is locked only briefly; not smaller, because each look-up waits for the disk.
 constexpr std::size_t texts_per_lookup = 512;
 
 std::string real_path(const std::string& path) {
@@ -103,7 +103,7 @@ struct TokenCache::Work {
   }
 };
 
-/// A text, in the state in which it was looked up.
+/// A text as it was when it was looked up.
 struct TokenCache::Text {
   std::string path;
   CacheKey key;
@@ -164,7 +164,7 @@ CachedTokens TokenCache::find_or_make(Text text, const TokenizeTexts& how, Work&
   if (!found) found = recognize(text, how);
   if (!found) {
     AtomicFile meta_file(meta_path(text.prefix), {}, folder_.trust().file_mode());
-    // Another process may have made it since the look-up.
+    // Another process may have created it since the look-up.
     const auto meta = folder_.find(text.prefix);
     if (meta && meta->key == text.entry) throw FileBusy("another process has just made it");
     return make(text, how, work, meta_file);
@@ -272,7 +272,8 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
       bad.add(i, error.what());
     }
   };
-  /// By entry and time, because several names may refer to one file. One thread handles all texts of an entry.
+  /// Missing texts by entry and time, because several names may refer to one file. One thread handles all texts of an
+  /// entry.
   std::map<std::string, std::map<std::int64_t, std::vector<std::size_t>>> missing;
   const auto look_up = [&](std::size_t group) {
     const auto first = group * texts_per_lookup;

@@ -26,7 +26,7 @@ class TokenCaching : public ::testing::Test {
   CachedTokens tokenize(TokenCache& cache, const std::string& path) const {
     return cache.tokenize({path}, {.tokenizer = tokenizer_, .threads = 1}).at(0);
   }
-  /// With a cache that is closed afterwards.
+  /// Tokenizes with a cache that is closed afterwards.
   CachedTokens tokenize_alone(const std::string& path) {
     auto cache = open();
     return tokenize(cache, path);
