@@ -96,7 +96,7 @@ TEST(CommandBalance, ShowsTheWorkInTextAndOnThePage) {
   const auto outcome =
       run(arguments("feed", {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "1024", "--report", page}));
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("work   the busiest rank has 1.0"), HasSubstr("micro-batches a step")));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("work   the busiest rank has 1.0"), HasSubstr("micro-batches per step")));
   std::stringstream html;
   html << std::ifstream(page).rdbuf();
   EXPECT_THAT(html.str(), HasSubstr("\"balance\":{"));
@@ -115,7 +115,7 @@ TEST(CommandBalance, PredictsTheTimeOfRanksThatWaitInEachMicroBatch) {
   EXPECT_LT(waiting("micro"), waiting("step"));
   const auto table =
       run(arguments("plan", {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "1024", "--wait", "micro"}));
-  EXPECT_THAT(table.out, HasSubstr("where ranks wait in each micro-batch, a step takes "));
+  EXPECT_THAT(table.out, HasSubstr("if ranks wait in each micro-batch, a step takes "));
 }
 
 TEST(CommandBalance, CutsEachDocumentOverTheRanksThatItCallsFor) {

@@ -216,7 +216,7 @@ TEST(CommandFeed, CountsTheFilesOfAFolderThatItDoesNotRead) {
   const auto text =
       run({"feed", data, "--tokenizer", "bytes", "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1"})
           .out;
-  EXPECT_THAT(text, HasSubstr("; 30 of 60 documents; 3 files are not read: 1 without an ending, 2 .md"));
+  EXPECT_THAT(text, HasSubstr("; 30 of 60 documents; 3 files are not read: 1 without an extension, 2 .md"));
 }
 
 TEST(CommandFeed, ReadsMoreFilesThanItMayOpen) {

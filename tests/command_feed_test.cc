@@ -57,7 +57,7 @@ TEST(CommandFeed, PrintsATableThatAPersonUnderstands) {
   EXPECT_THAT(outcome.out, HasSubstr("   3  dp1 tp1       10"));
   EXPECT_THAT(outcome.out, HasSubstr("5,120 tokens in 80 samples of 64; 10 steps, as asked"));
   EXPECT_THAT(outcome.out, HasSubstr("read amplification 1.0"));
-  EXPECT_THAT(outcome.out, HasSubstr("tensor-parallel peers got identical bits"));
+  EXPECT_THAT(outcome.out, HasSubstr("tensor-parallel peers received identical bits"));
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "colours in a file";
 }
 

@@ -218,12 +218,12 @@ class LargeReportInBrowser(unittest.TestCase):
         self.assertEqual(len(re.findall('class="curve c-', section(self.document, "work"))), 2)
 
     def test_the_work_of_steps_is_shown_over_bound_and_mean_with_tokens_and_padding(self):
-        self.assertIn("6.0 M tokens a step, 2.0% of them padding", section(self.document, "work"))
+        self.assertIn("6.0 M tokens per step, 2.0% of them padding", section(self.document, "work"))
         point = "document.querySelector('#work .stage').dispatchEvent(new PointerEvent('pointermove', {clientX: 400}));"
         document, _ = browse(after(self.page, point), self.folder)
         tip = re.search('<div id="tip" role="status" style="[^"]*visible[^"]*">(.*?)</div></div>', document).group(1)
         for shown in ("balanced 1.020x, of the mean 1.275x", "in the samples' order 1.500x, of the mean 1.875x",
-                      "6.0 M tokens a step, 2.0% of them padding"):
+                      "6.0 M tokens per step, 2.0% of them padding"):
             self.assertIn(shown, tip)
 
     def test_its_table_can_show_all_ranks(self):

@@ -84,17 +84,17 @@ std::string BalanceReport::to_json() const {
 
 std::string BalanceReport::to_text() const {
   if (series.total().steps == 0) return "no step to balance";
-  auto text = fmt::format("the busiest rank has {:.3f}x of the least work that it can have, unbalanced {:.3f}x; by {}",
+  auto text = fmt::format("the busiest rank has {:.3f}x the minimum possible work, unbalanced {:.3f}x; by {}",
                           busiest(), unbalanced(), to_string(by));
   if (by.wait == Wait::micro) {
-    text = fmt::format("ranks that wait in each micro-batch take {:.3f}x of the least possible time; by {}", waiting(),
+    text = fmt::format("ranks that wait in each micro-batch take {:.3f}x the minimum possible time; by {}", waiting(),
                        to_string(by));
   }
   const auto total = series.total();
   if (total.padding > 0) text += fmt::format("; {} of the tokens are padding", padding_share(total));
   if (by.max_tokens > 0) {
-    text += fmt::format("; {:.1f} micro-batches a step, {} of their tokens unused", a_step(total.micro_batches, total),
-                        format_share(unused()));
+    text += fmt::format("; {:.1f} micro-batches per step, {} of their tokens unused",
+                        a_step(total.micro_batches, total), format_share(unused()));
   }
   if (by.max_delay > 0) text += "; " + waits(total);
   return text;
@@ -117,17 +117,17 @@ std::string BalanceReport::to_table(const Style& style) const {
                   counted(total.steps, "step"), a_step(total.samples, total), in_thousands(a_step(total.tokens, total)),
                   padding_share(total), counted(ranks, "data-parallel rank"), to_string(by));
   if (by.max_tokens > 0) {
-    text += fmt::format("{:.1f} micro-batches a step on each rank; {} of their tokens unused\n",
+    text += fmt::format("{:.1f} micro-batches per step on each rank; {} of their tokens unused\n",
                         a_step(total.micro_batches, total), format_share(unused()));
     text += fmt::format(
-        "where ranks wait in each micro-batch, a step takes {:.4g}: {:.3f}x of the bound of that, {:.3f}x "
-        "of the mean\n",
+        "if ranks wait in each micro-batch, a step takes {:.4g}: {:.3f}x of its bound, {:.3f}x of the mean\n",
         ratio(total.waiting, static_cast<double>(total.steps)), waiting(), ratio(total.waiting, total.mean));
   }
   if (by.max_delay > 0) text += waits(total) + "\n";
   if (total.busiest > 0) {
-    text += fmt::format("a step takes {:.2f}x less time than with samples in their order, if work alone decides\n",
-                        total.unbalanced / total.busiest);
+    text += fmt::format(
+        "a step takes {:.2f}x less time than with samples in their order, if its time depends only on work\n",
+        total.unbalanced / total.busiest);
   }
   return text;
 }

@@ -37,9 +37,9 @@ TEST(BalanceReport, PrintsATable) {
             "2 steps of 32 samples and 3.6 k tokens, 2.5% of them padding, over 4 data-parallel ranks, by tokens, free "
             "counts, at most 100 "
             "tokens, as-read\n"
-            "10.0 micro-batches a step on each rank; 10% of their tokens unused\n"
-            "where ranks wait in each micro-batch, a step takes 1260: 1.050x of the bound of that, 1.400x of the mean\n"
-            "a step takes 1.60x less time than with samples in their order, if work alone decides\n");
+            "10.0 micro-batches per step on each rank; 10% of their tokens unused\n"
+            "if ranks wait in each micro-batch, a step takes 1260: 1.050x of its bound, 1.400x of the mean\n"
+            "a step takes 1.60x less time than with samples in their order, if its time depends only on work\n");
   EXPECT_THAT(two_steps(0).to_table(), Not(HasSubstr("micro")));
   auto delaying = two_steps(0);
   delaying.by.max_delay = 8;
@@ -79,13 +79,13 @@ TEST(BalanceReport, WritesTheStepsInOrderAsJson) {
 TEST(BalanceReport, SummarizesTheBalanceInASentence) {
   EXPECT_EQ(
       two_steps(100).to_text(),
-      "the busiest rank has 1.000x of the least work that it can have, unbalanced 1.600x; by tokens, free counts, "
-      "at most 100 tokens, as-read; 2.5% of the tokens are padding; 10.0 micro-batches a step, 10% of their tokens "
+      "the busiest rank has 1.000x the minimum possible work, unbalanced 1.600x; by tokens, free counts, "
+      "at most 100 tokens, as-read; 2.5% of the tokens are padding; 10.0 micro-batches per step, 10% of their tokens "
       "unused");
   auto in_each = two_steps(100);
   in_each.by.wait = Wait::micro;
   EXPECT_THAT(in_each.to_text(),
-              HasSubstr("ranks that wait in each micro-batch take 1.050x of the least possible time; "));
+              HasSubstr("ranks that wait in each micro-batch take 1.050x the minimum possible time; "));
 }
 
 }  // namespace

@@ -48,13 +48,13 @@ std::string rank_table(const std::vector<RankReport>& ranks, const Style& style)
   return report::to_string(table, {true, false, true, true, true}, style, "  ");
 }
 
-/// Returns for example "4 files are not read: 3 .md, 1 without an ending".
+/// Returns for example "4 files are not read: 3 .md, 1 without an extension".
 std::string left_out_sentence(const std::map<std::string, std::int64_t>& left_out) {
   std::int64_t files = 0;
   std::vector<std::string> ends;
   for (const auto& [end, count] : left_out) {
     files += count;
-    ends.push_back(fmt::format("{} {}", with_commas(count), end.empty() ? "without an ending" : printable(end)));
+    ends.push_back(fmt::format("{} {}", with_commas(count), end.empty() ? "without an extension" : printable(end)));
   }
   return fmt::format("{} {} not read: {}", counted(files, "file"), files == 1 ? "is" : "are", fmt::join(ends, ", "));
 }
@@ -96,8 +96,8 @@ std::string peer_sentence(const FeedReport& report, const Style& style) {
   if (report.peers.empty()) return "no two ranks receive the same part of a field, so no digests are compared";
   const bool tensor_parallel = report.mesh.find("tp=") != std::string::npos;
   return fmt::format("{} (digests of {} compared)",
-                     style.good(tensor_parallel ? "tensor-parallel peers got identical bits"
-                                                : "ranks that share their data got identical bits"),
+                     style.good(tensor_parallel ? "tensor-parallel peers received identical bits"
+                                                : "ranks that share their data received identical bits"),
                      counted(static_cast<std::int64_t>(report.peers.size()), "group"));
 }
 
@@ -112,9 +112,9 @@ std::string mix_sentence(const FeedReport& report) {
 }
 
 std::string next_sentence(const FeedReport& report) {
-  if (report.readers == "all") return "--readers one gives the same digests and reads every byte once";
+  if (report.readers == "all") return "--readers one yields the same digests and reads every byte once";
   return fmt::format(
-      "--readers all shows what it costs if each rank reads for itself; levada plan --mesh {} --batch {} "
+      "--readers all shows the cost of reading on every rank; levada plan --mesh {} --batch {} "
       "--seq {} shows what moves",
       report.mesh.empty() ? "dp=1" : report.mesh, report.batch, report.sequence);
 }
@@ -190,7 +190,7 @@ double FeedReport::waited_share() const {
 }
 
 std::string FeedReport::to_text(const Style& style) const {
-  const auto title = fmt::format("{}: {} x {} tokens a step to each data-parallel rank, over {}",
+  const auto title = fmt::format("{}: {} x {} tokens per step to each data-parallel rank, over {}",
                                  mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine_choice);
   auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
   const auto add = [&](std::string_view name, const std::string& value) { text += fact(style, name, 5, value); };

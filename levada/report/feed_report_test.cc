@@ -92,7 +92,7 @@ TEST(FeedReport, ShowsOneRowPerRankWithShortDigests) {
 
 TEST(FeedReport, SummarizesTheTableInWords) {
   const auto text = four_ranks().to_text();
-  EXPECT_THAT(text, HasSubstr("a step to each data-parallel rank, over shm: all 4 ranks are on one host\n"));
+  EXPECT_THAT(text, HasSubstr("per step to each data-parallel rank, over shm: all 4 ranks are on one host\n"));
   EXPECT_THAT(text, HasSubstr("163,840 tokens in 160 samples of 1,024; the data ended after 10 steps"));
   EXPECT_THAT(text, HasSubstr("81.9 k tokens/s, 2.0 s in all"));
   auto resumed = four_ranks();
@@ -100,7 +100,7 @@ TEST(FeedReport, SummarizesTheTableInWords) {
   EXPECT_THAT(resumed.to_text(), HasSubstr("; finished: the loaded state is at the end of the data"));
   EXPECT_THAT(text, HasSubstr("2.0 KiB in messages; together the ranks received 3.9 KiB"));
   EXPECT_THAT(text, HasSubstr("1 rank read 3.9 KiB for 3.9 KiB of data: read amplification 1.01"));
-  EXPECT_THAT(text, HasSubstr("tensor-parallel peers got identical bits (digests of 2 groups compared)"));
+  EXPECT_THAT(text, HasSubstr("tensor-parallel peers received identical bits (digests of 2 groups compared)"));
   EXPECT_THAT(text, HasSubstr("--readers all"));
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }

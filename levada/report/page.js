@@ -18,7 +18,7 @@ const maker = (namespace) => (name, attributes, ...children) => {
 const h = maker(root.namespaceURI);
 const s = maker("http://www.w3.org/2000/svg");
 
-// Numbers as people read them.
+// Formats of numbers.
 const commas = (value) => Math.round(value).toLocaleString("en-US");
 const counted = (count, noun) => `${commas(count)} ${noun}${count === 1 ? "" : "s"}`;
 const ratio = (value) => `${value.toFixed(3)}x`;
@@ -41,7 +41,7 @@ const minutes = (value) => `${Math.floor(value / 60)}:${String(Math.floor(value 
 const seconds = (value) => value >= 100 ? minutes(value) : value >= 1 ? `${value.toFixed(1)} s`
   : value >= 1e-3 ? `${(value * 1e3).toFixed(1)} ms` : `${(value * 1e6).toFixed(0)} us`;
 
-// What a plot shows under the pointer, or where the arrow keys are. `describe(part)` returns a title and rows.
+// The tooltip of a plot, at the pointer or the position of the arrow keys. `describe(part)` returns a title and rows.
 const showTip = (x, y, title, rows) => {
   tip.replaceChildren(h("b", null, title), ...rows);
   const box = tip.getBoundingClientRect();
@@ -87,7 +87,7 @@ const inspectable = (stage, parts, describe) => {
   for (const [name, listener] of Object.entries(listeners)) stage.addEventListener(name, listener);
   return stage;
 };
-/// Of several in a plot, the first is reached with Tab, the others from there with the arrow keys.
+/// Tab reaches the first of several elements in a plot; the arrow keys reach the others.
 const tabStop = (number) => number === 0 ? "0" : "-1";
 
 // Parts that several sections share.
@@ -104,7 +104,7 @@ const legend = (keys) => h("ul", { class: "legend" }, keys.map(({ style, name, v
   key.addEventListener("pointerleave", () => { delete key.closest(".plot").dataset.only; });
   return key;
 }));
-/// Of parts: their style, name and share of the whole.
+/// A bar of parts, each with a style, a name and a share of the whole.
 const bar = (parts) => {
   const shown = parts.filter((part) => part.share > 0);
   const label = shown.map((part) => `${part.name} ${share(part.share)}`).join(", ");
@@ -160,7 +160,7 @@ const sum = (values) => values.reduce((all, value) => all + value, 0);
 
 const header = (feed) => {
   const tokens = feed.sequence > 0
-    ? [`${commas(feed.batch)} \u00d7 ${commas(feed.sequence)} tokens a step to each data-parallel rank`] : [];
+    ? [`${commas(feed.batch)} \u00d7 ${commas(feed.sequence)} tokens per step to each data-parallel rank`] : [];
   const facts = [counted(feed.ranks.length, "rank"), ...tokens, `readers: ${feed.readers}`, `engine: ${feed.engine}`];
   const paths = feed.paths.flatMap((path, number) => [number ? ", " : null, h("bdi", null, h("code", null, path))]);
   const alert = (...text) => h("p", { class: "alert", role: "alert" }, ...text);
@@ -251,14 +251,14 @@ const timeline = (feed, thread, id, title, about) => {
   return section(id, title, about, legend(keys), rows.map(line),
     h("div", { class: "timeline-row times" }, h("div", { class: "who" }), timeAxis(length), h("div", { class: "sum" })),
     ranks > shown ? h("p", { class: "about" },
-      `${shown} of ${commas(ranks)} ranks: those that ${steps ? "waited most" : "had least time to spare"}.`) : null);
+      `${shown} of ${commas(ranks)} ranks: those that ${steps ? "waited most" : "had the least time to spare"}.`) : null);
 };
 
 const work = (feed) => {
   const balance = feed.balance;
   if (!balance?.series.length) return null;
   const perStep = (value, entry) => value / Math.max(entry.steps, 1);
-  const tokens = (entry) => `${thousands(perStep(entry.tokens, entry))} tokens a step, ` +
+  const tokens = (entry) => `${thousands(perStep(entry.tokens, entry))} tokens per step, ` +
     `${share(entry.padding / Math.max(entry.tokens, 1))} of them padding`;
   const inEach = balance.wait === "micro";
   const [work, bound] = inEach ? ["waiting", "waiting_bound"] : ["busiest", "bound"];
@@ -268,9 +268,9 @@ const work = (feed) => {
   const ofMean = (part, of) => ratio(over(balance.series[part][of], balance.series[part].mean));
   const first = (part) => sum(balance.series.slice(0, part).map((entry) => entry.steps)) + 1;
   const key = (style, name, value, least) => ({ style, name, value: ratio(over(value, least)) });
-  return section("work", "How the work of steps was divided",
+  return section("work", "Balance of the steps",
     (inEach ? "Time of a step in which ranks wait in each micro-batch" : "Work of the busiest data-parallel rank") +
-    " relative to the least possible: whatever a step takes beyond 1x, the " +
+    " relative to the minimum possible: beyond 1x, the " +
     `other ranks wait. ${balance.by}; ${tokens(balance)}.`,
     legend([key("c-2", "balanced", balance[work], balance[bound]),
       key("c-1", "in the samples' order", balance.busiest_unbalanced, balance.bound)]),
@@ -302,7 +302,7 @@ const memory = (feed) => {
   const others = counted(ranks - colored.length, "other");
   if (ranks > colored.length) keys.push({ style: "c-other", name: `${used.length - colored.length} of ${others}` });
   return section("memory", "Memory in use",
-    "What each reader holds in batches: those being packed, those in flight, and those that ranks still use.",
+    "Batches that each reader holds: being packed, in flight, or still in use by ranks.",
     legend(keys), curves({ lines: [...lines].reverse(), parts, low: 0, high, height: bytes, axis: timeAxis(length),
       label: `memory in use over time, at most ${bytes(most)}`,
       describe: (part) => ({ title: `at ${seconds((part + 0.5) / parts * length)}`,
@@ -323,7 +323,7 @@ const edges = (feed) => {
       "data-bytes": value, title: `from rank ${row.name} to rank ${columns[to]}: ${bytes(value)}` },
       named ? (value ? bytes(value) : "-") : null);
   };
-  return section("edges", "Who sent how much to whom",
+  return section("edges", "Bytes sent between ranks",
     "Bytes over the whole feed, counted at each receiving rank. Ranks that need the same bytes share one message in " +
     "shared memory. Dashed: what a reader delivered to itself.",
     h("div", { class: "scroll" }, h("table", { class: named ? "matrix" : "matrix dense" },
@@ -385,7 +385,7 @@ const ranks = (feed) => {
   });
   fill();
   return section("ranks", "Ranks",
-    "What each rank received, and how long it waited for it. A column's name sorts by it.",
+    "The bytes that each rank received, and its waiting time. Click the name of a column to sort by it.",
     h("div", { class: "scroll" }, h("table", { class: "ranks" }, h("thead", null, h("tr", null, heads)), body)), more);
 };
 
@@ -396,7 +396,7 @@ const footer = (feed) => {
     `The data took ${seconds(prepare_seconds)} to open, before the first step.` : "Written by levada.") +
     (dropped ? ` To bound memory, the plots show one step of ${commas(stride)} (${counted(dropped, "event")} left ` +
       "out); the table counts all." : "") +
-    (silent ? ` Nothing was recorded of ${counted(silent, "rank")}, or it was lost.` : "");
+    (silent ? ` The records of ${counted(silent, "rank")} are empty or lost.` : "");
 };
 
 // The page.

@@ -1,9 +1,9 @@
-// Draws a pipeline with the functions of page.js, which comes behind this file.
+// Draws a pipeline with the functions of page.js, which is loaded after this file.
 "use strict";
 const roles = ["dispatcher", "worker", "consumer"];
 const size = { width: 186, height: 62, across: 18, down: 24, head: 34, margin: 16, between: 64, caller: 74, shadow: 5 };
 
-/// Where each stage is drawn: a box a kind of process, in it the stages from top to bottom, each below its inputs.
+/// The layout: a box for each kind of process, with its stages from top to bottom, each below its inputs.
 const layout = (pipeline) => {
   const boxes = [], nodes = new Map();
   const passesOn = pipeline.dispatch_boundary !== null && pipeline.dispatch_boundary === pipeline.collect_boundary;
@@ -122,11 +122,11 @@ const pipelineSection = ({ rank, report }) => {
   const workers = report.workers ? counted(report.workers, "worker") : "no workers";
   const facts = [counted(report.stages.length, "stage"), workers, `${seconds(report.seconds)} of epochs`];
   const made = section(id, rank < 0 ? "Stages" : `Pipeline that rank ${rank} reads from`,
-    `${facts.join(" \u00b7 ")}. Stages before the bottleneck wait for room, stages behind it wait for input.`,
+    `${facts.join(" \u00b7 ")}. Stages before the bottleneck wait for room, stages after it wait for input.`,
     h("p", { class: "bottleneck" }, report.finding), graph(report, id, rank < 0 ? "your loop" : "the feed"),
     legend([{ style: "k-work", name: "working" },
       { style: "k-input", name: "waiting for input: the stage before it has nothing yet" },
-      { style: "k-rest", name: "waiting for room: nothing behind it has asked for more" }]), stageTable(report));
+      { style: "k-rest", name: "waiting for room: no stage after it has requested more" }]), stageTable(report));
   made.className = "card pipeline";
   return made;
 };
