@@ -58,7 +58,7 @@ TEST(CommandBalance, FeedsTheStepsThatPlanPredicts) {
   }
 }
 
-TEST(CommandBalance, DividesMoreEvenlyThanTheOrderOfTheSamples) {
+TEST(CommandBalance, DividesMoreEvenlyThanTheOriginalOrder) {
   const auto outcome = run(arguments("plan", {"--mesh", "dp=4,tp=2", "--balance", "flops"}));
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(StartsWith("samples         busiest rank  of the bound  of the mean\n"),
@@ -66,7 +66,7 @@ TEST(CommandBalance, DividesMoreEvenlyThanTheOrderOfTheSamples) {
                                  HasSubstr("x less time than with samples in their order")));
 }
 
-TEST(CommandBalance, GoesOnFromAStateOnAnotherMesh) {
+TEST(CommandBalance, ResumesAStateOnAnotherMesh) {
   const auto state = scratch() + "/state";
   const std::vector<std::string> how = {"--balance", "flops", "--max-tokens", "1500"};
   const auto with = [&](std::vector<std::string> more) {
@@ -85,7 +85,7 @@ TEST(CommandBalance, GoesOnFromAStateOnAnotherMesh) {
   EXPECT_EQ(first.at("tokens").get<int>() + report.at("tokens").get<int>(), whole.at("tokens"));
 }
 
-TEST(CommandBalance, HasNoWeightsOfACorpus) {
+TEST(CommandBalance, RejectsWeightsForACorpus) {
   const auto outcome = run(arguments("feed", {"--mesh", "dp=2", "--balance", "weights"}));
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("a corpus has no weights"));
@@ -118,7 +118,7 @@ TEST(CommandBalance, PredictsTheTimeOfRanksThatWaitInEachMicroBatch) {
   EXPECT_THAT(table.out, HasSubstr("if ranks wait in each micro-batch, a step takes "));
 }
 
-TEST(CommandBalance, CutsEachDocumentOverTheRanksThatItCallsFor) {
+TEST(CommandBalance, CutsEachDocumentOverTheRanksThatItNeeds) {
   const std::vector<std::string> how = {"--mesh",   "dp=2,cp=2", "--balance", "flops", "--max-tokens", "128",
                                         "--pad-to", "8",         "--max-cp",  "4",     "--wait",       "micro"};
   const auto predicted = json_of("plan", how);
@@ -148,7 +148,7 @@ TEST(CommandBalance, AdvisesForOrAgainstContextParallelismByDocument) {
                                               HasSubstr("max_cp=4"), HasSubstr("over 4 dp x cp ranks")));
 }
 
-TEST(CommandBalance, RefusesWhatCannotBe) {
+TEST(CommandBalance, RejectsInvalidOptions) {
   const auto expect = [](const std::string& subcommand, const std::vector<std::string>& more, int status,
                          const std::string& words) {
     const auto outcome = run(arguments(subcommand, more));

@@ -69,7 +69,7 @@ std::string large_corpus() {
   return write_file("large.jsonl", lines);
 }
 
-TEST(CommandConvert, MakesWhatFeedsTheSame) {
+TEST(CommandConvert, ConvertedTextFeedsTheSameBatches) {
   const auto corpus = make_corpus("same.jsonl", 300);
   const auto out = folder("same") + "/out";
   const auto done = json_of({"convert", corpus, out, "--append-eod"});
@@ -86,14 +86,14 @@ TEST(CommandConvert, MakesWhatFeedsTheSame) {
   EXPECT_EQ(digests(out), wanted);
 }
 
-TEST(CommandConvert, SaysWhatItDid) {
+TEST(CommandConvert, ReportsItsOutput) {
   const auto outcome =
       run({"convert", make_corpus("said.jsonl", 3), write_file("said.txt", "text"), folder("said") + "/out"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("out.bin"), HasSubstr("4 documents"), HasSubstr("uint16")));
 }
 
-TEST(CommandConvert, RefusesWhatItShouldNot) {
+TEST(CommandConvert, RejectsUnsuitableInputsAndOutputs) {
   const auto corpus = make_corpus("refused.jsonl", 3);
   const auto place = folder("refused");
   const auto refuse = [&](std::vector<std::string> arguments, int status, const std::string& words) {
@@ -116,7 +116,7 @@ TEST(CommandConvert, RefusesWhatItShouldNot) {
          "bad.jsonl:2: the line cannot be used");
 }
 
-TEST(CommandConvert, LeavesWhatIsThereUnlessToldOtherwise) {
+TEST(CommandConvert, DoesNotOverwriteUnlessAllowed) {
   const auto corpus = make_corpus("there.jsonl", 3);
   const auto out = folder("there") + "/out";
   EXPECT_EQ(run({"convert", corpus, out}).status, 0);
@@ -130,7 +130,7 @@ TEST(CommandConvert, LeavesWhatIsThereUnlessToldOtherwise) {
   EXPECT_NE(content(out + ".bin"), before);
 }
 
-TEST(CommandConvert, LeavesNothingUnderTheFinalNameHoweverItIsEnded) {
+TEST(CommandConvert, NeverLeavesAnUnfinishedFileUnderTheFinalName) {
   const auto corpus = large_corpus();
   const auto place = folder("killed");
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL}) {
@@ -176,7 +176,7 @@ TEST(CommandConvert, ReadsAListOfFiles) {
   EXPECT_THAT(refused.err, HasSubstr("empty list: it lists no file"));
 }
 
-TEST(CommandFeed, ReadsAListOfFilesWhoeverStartsTheRanks) {
+TEST(CommandFeed, ReadsAListOfFilesInOwnAndLaunchedRanks) {
   const auto one = make_corpus("fed 1.jsonl", 40), two = make_corpus("fed 2.jsonl", 50);
   const auto list = write_file("list of one", two + "\n");
   const auto digests_of = [](std::vector<std::string> arguments) {
@@ -201,7 +201,7 @@ TEST(CommandFeed, ReadsAListOfFilesWhoeverStartsTheRanks) {
   EXPECT_THAT(in_job.err, HasSubstr("share no standard input: name a file"));
 }
 
-TEST(CommandFeed, CountsTheFilesOfAFolderThatItDoesNotRead) {
+TEST(CommandFeed, CountsUnreadFilesOfAFolder) {
   const auto data = folder("web");
   make_corpus("web/a.jsonl", 60);
   for (const auto* name : {"notes.md", "more.md", "LICENSE", "_SUCCESS"}) write_file("web/" + std::string(name), "x");
@@ -243,7 +243,7 @@ TEST(CommandFeed, ReadsMoreFilesThanItMayOpen) {
   ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
-TEST(CommandFeed, ShowsNothingOfTheDataThatATerminalWouldObey) {
+TEST(CommandFeed, EscapesControlCharactersOfTheData) {
   const auto place = folder("hostile");
   const auto name = place + "/a\x1b[2J\n.jsonl";
   std::ofstream(name) << R"({"\u001b]0;x\u0007":1})"
@@ -290,7 +290,7 @@ class FileSizeLimit {
   rlimit before_{};
 };
 
-TEST(CommandConvert, LeavesNothingWhereItMayNotWriteAsMuch) {
+TEST(CommandConvert, LeavesNoFileAfterAFileSizeLimit) {
   const auto corpus = make_corpus("limited.jsonl", 3000);
   const auto place = folder("limited");
   const FileSizeLimit limit(100'000);
@@ -300,13 +300,13 @@ TEST(CommandConvert, LeavesNothingWhereItMayNotWriteAsMuch) {
   EXPECT_THAT(names_in(place), IsEmpty());
 }
 
-TEST(CommandInspect, TellsOfAFileWhoseNameIsNoUtf8) {
+TEST(CommandInspect, DescribesAFileWhoseNameIsNotUtf8) {
   const std::string path = write_file("a\xff.jsonl", "{\"text\": \"one\"}\n");
   EXPECT_THAT(json_of({"inspect", path})["paths"][0].get<std::string>(), HasSubstr("a\uFFFD.jsonl"));
   EXPECT_EQ(json_of({"feed", path, "--batch", "1", "--seq", "2"})["end"], "exhausted");
 }
 
-TEST(CommandInspect, CountsWhatIsInText) {
+TEST(CommandInspect, SummarizesText) {
   const auto corpus =
       write_file("counted.jsonl", "{\"text\":\"caf\\u00e9\"}\nbad\n{\"text\":\"\\u001b[31mred\\nline\"}\n");
   EXPECT_EQ(run({"inspect", corpus}).status, 1);
@@ -329,7 +329,7 @@ TEST(CommandInspect, CountsWhatIsInText) {
   EXPECT_THAT(refused.err, HasSubstr("document 2 does not exist"));
 }
 
-TEST(CommandInspect, CountsWhatIsInABin) {
+TEST(CommandInspect, SummarizesABin) {
   const auto out = folder("inspected") + "/out";
   const auto corpus = write_file("inspected.jsonl", "{\"text\":\"one\"}\n{\"text\":\"\"}\n{\"text\":\"three\"}\n");
   run({"convert", corpus, out, "--append-eod"});
@@ -358,7 +358,7 @@ std::string write_numbers(const std::string& name, char code, const std::vector<
   return index.substr(0, index.size() - 4);
 }
 
-TEST(CommandInspect, ShowsNumbersThatAreNoText) {
+TEST(CommandInspect, ShowsTokensThatAreNotTextAsNumbers) {
   const auto floats = write_numbers<float>("floats", 7, {0.5F, -2});
   const auto json = json_of({"inspect", floats});
   EXPECT_EQ(json["dtype"], "float32");
@@ -374,7 +374,7 @@ TEST(CommandInspect, ShowsNumbersThatAreNoText) {
   EXPECT_THAT(refused.err, HasSubstr("token 2 is negative"));
 }
 
-TEST(CommandInspect, SaysWhatIsWrong) {
+TEST(CommandInspect, ErrorsNameTheCause) {
   const auto path = write_numbers<std::int32_t>("wrong", 4, {1, 2, 3});
   write_file("wrong.bin", "1234567");
   for (const char* command : {"inspect", "feed"}) {

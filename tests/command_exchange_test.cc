@@ -29,7 +29,7 @@ void expect_refusal(const std::string& path, const std::string& words) {
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
 }
 
-TEST(CommandPlanExchange, ShowsWhatWouldMove) {
+TEST(CommandPlanExchange, ShowsThePlannedMoves) {
   const auto path = spec(R"("destinations": [{"ranks": [1, 2], "ids": ["a"]},
                             {"mesh": "dp=2,tp=2", "first": 4, "ids": [["a"], ["b"]]}])");
   const auto table = run({"plan", "--exchange", path});
@@ -53,14 +53,14 @@ TEST(CommandPlanExchange, ShowsTheFirstEdgesOfMany) {
   EXPECT_THAT(table.out, AllOf(HasSubstr("   0  50   56 B\n... and 10 more edges\n"), HasSubstr("3.3 KiB  among 61")));
 }
 
-TEST(CommandPlanExchange, LetsKeysBeAbsentWhereThatIsAllowed) {
+TEST(CommandPlanExchange, AllowsAbsentKeysIfRequested) {
   const auto absent = R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"], "allow_absent": true)";
   const auto outcome = run({"plan", "--exchange", spec(absent), "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(Json::parse(outcome.out)["multicasts"], Json::array());
 }
 
-TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
+TEST(CommandPlanExchange, ReportsErrorsInOneSentence) {
   expect_refusal("/nowhere/exchange.json", "/nowhere/exchange.json");
   expect_refusal(write_file("none.json", "["), "it is not JSON");
   expect_refusal(spec(R"("destination": [])"), "unknown key \"destination\"");

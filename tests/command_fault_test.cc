@@ -60,7 +60,7 @@ void expect_named_loss(Command& command, int rank, const std::map<int, pid_t>& r
   EXPECT_TRUE(gone(ranks));
 }
 
-TEST(CommandFault, NamesTheRankThatWasKilled) {
+TEST(CommandFault, NamesAKilledRank) {
   for (int rank = 0; rank < 4; ++rank) {
     Command command(endless());
     const auto ranks = command.wait_for_ranks(4);
@@ -69,7 +69,7 @@ TEST(CommandFault, NamesTheRankThatWasKilled) {
   }
 }
 
-TEST(CommandFault, NamesARankThatWasKilledAtAnyMomentFromTheStartOn) {
+TEST(CommandFault, NamesARankKilledAtAnyTime) {
   std::mt19937 random(20240607);
   for (int round = 0; round < kill_count(); ++round) {
     Command command(endless());
@@ -82,7 +82,7 @@ TEST(CommandFault, NamesARankThatWasKilledAtAnyMomentFromTheStartOn) {
   }
 }
 
-TEST(CommandFault, LeavesNoRankWhenItIsKilledItself) {
+TEST(CommandFault, LeavesNoRankWhenKilled) {
   std::mt19937 random(20240608);
   for (int round = 0; round < kill_count(); ++round) {
     Command command(endless());
@@ -94,7 +94,7 @@ TEST(CommandFault, LeavesNoRankWhenItIsKilledItself) {
   }
 }
 
-TEST(CommandFault, EndsAllRanksQuietlyOnCtrlCAndOnTermination) {
+TEST(CommandFault, EndsAllRanksQuietlyOnSigintAndSigterm) {
   for (const int signal : {SIGINT, SIGTERM}) {
     for (const char* engine : {"shm", "inproc"}) {
       auto arguments = endless();
@@ -115,7 +115,7 @@ TEST(CommandFault, EndsAllRanksQuietlyOnCtrlCAndOnTermination) {
   }
 }
 
-TEST(CommandFault, TellsOfAFileThatShrinksWhileItIsRead) {
+TEST(CommandFault, ReportsAFileThatShrinksDuringReading) {
   const auto path = scratch() + "/shrinks.bin";
   ASSERT_EQ(run({"convert", make_corpus("shrinks.jsonl", 2000), path}).status, 0);
   Command command({"feed", path, "--mesh", "dp=1,tp=2", "--batch", "2", "--seq", "64", "--epochs", "0", "--steps",
@@ -130,7 +130,7 @@ TEST(CommandFault, TellsOfAFileThatShrinksWhileItIsRead) {
   EXPECT_TRUE(gone(ranks));
 }
 
-TEST(CommandFault, EndsALaunchedJobWhoseOtherRankIsKilled) {
+TEST(CommandFault, EndsALaunchedJobAfterAnotherRankIsKilled) {
   const auto place = [](int rank) {
     return Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29531"}};
   };
@@ -158,7 +158,7 @@ Variables launched(int rank, int size, const std::string& port) {
           {"MASTER_PORT", port}};
 }
 
-TEST(CommandFault, TellsWhyALaunchedRankDoesNotStartFromRankZero) {
+TEST(CommandFault, RankZeroReportsWhyALaunchedRankDoesNotStart) {
   const std::vector<std::string> good = {"feed", corpus(), "--mesh", "tp=3", "--batch", "2", "--seq", "64"};
   for (const int wrong : {0, 2}) {
     for (const auto& [option, words] : std::map<std::string, std::string>{
@@ -184,7 +184,7 @@ TEST(CommandFault, TellsWhyALaunchedRankDoesNotStartFromRankZero) {
   }
 }
 
-TEST(CommandFault, WaitsForTheStartOfALaunchedJobNoLongerThanItsTimeout) {
+TEST(CommandFault, LimitsTheWaitForTheStartOfALaunchedJob) {
   for (const int rank : {0, 1}) {
     auto arguments = endless();
     arguments[3] = "tp=2";
@@ -197,7 +197,7 @@ TEST(CommandFault, WaitsForTheStartOfALaunchedJobNoLongerThanItsTimeout) {
   }
 }
 
-TEST(CommandFault, LetsARankTolerateTheFailureOfACommandThatItRuns) {
+TEST(CommandFault, ARankCanTolerateTheFailureOfACommandThatItRuns) {
   // The rank is a shell, like a script that runs levada.
   const auto result =
       launch::run_local(2, {"-c", fmt::format("{} inspect /nowhere.jsonl 2>/dev/null; exit 0", LEVADA_COMMAND)},
@@ -216,7 +216,7 @@ Outcome run_limited(const std::string& limits, std::vector<std::string> argument
 
 // A sanitizer aborts a process that cannot allocate or that finds no /proc.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(CommandFault, StartsItsRanksWithoutProc) {
+TEST(CommandFault, StartsRanksWithoutProc) {
   const std::string empty_proc = "mount -t tmpfs none /proc";
   const auto in_own_mounts = [](const std::string& line) {
     return Command({"-m", "sh", "-c", line}, {}, "/usr/bin/unshare").wait();
@@ -227,7 +227,7 @@ TEST(CommandFault, StartsItsRanksWithoutProc) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
 }
 
-TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
+TEST(CommandFault, EndsWithOneSentenceIfThreadsOrMemoryAreRefused) {
   std::string text;
   for (int line = 0; line < 2000; ++line) text += R"({"text": ")" + std::string(16'000, 'x') + "\"}\n";
   const std::vector<std::string> feed = {"feed",      write_file("limited.jsonl", text),
@@ -300,7 +300,7 @@ TEST(CommandFault, TokenizesMoreTextThanItsControlGroupAllowsMemory) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
 }
 
-TEST(CommandFault, SaysWhatPackedDocumentsTakeWhereAControlGroupDoesNotAllowIt) {
+TEST(CommandFault, ReportsTheMemoryForPackingThatAControlGroupDenies) {
   const MemoryGroup group(std::uint64_t{48} << 20);
   if (!group.is_usable()) GTEST_SKIP() << no_control_group;  // skipped without: a control group
   const auto refusal = [&](int documents, const std::string& what) {
@@ -320,7 +320,7 @@ TEST(CommandFault, SaysWhatPackedDocumentsTakeWhereAControlGroupDoesNotAllowIt) 
 
 #endif
 
-TEST(CommandFault, WritesNoOutputWhereStandardOutputIsClosed) {
+TEST(CommandFault, WritesNothingIfStandardOutputIsClosed) {
   const std::vector<std::string> feed = {"feed", corpus(), "--mesh", "dp=2", "--batch", "2", "--seq", "64", "--json"};
   EXPECT_EQ(run_limited("exec <&- >&- 2>&-", feed).status, 1);
 }

@@ -49,7 +49,7 @@ Json content_of(const Json& report) {
   return content;
 }
 
-TEST(CommandFeed, PrintsATableThatAPersonUnderstands) {
+TEST(CommandFeed, PrintsAReadableTable) {
   const auto outcome = run(feed_arguments({"--mesh", "dp=2,tp=2", "--steps", "10"}));
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(outcome.err, "");
@@ -61,7 +61,7 @@ TEST(CommandFeed, PrintsATableThatAPersonUnderstands) {
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "colours in a file";
 }
 
-TEST(CommandFeed, GivesEachRankAlongAnyDataAxisItsOwnBatches) {
+TEST(CommandFeed, RanksAlongAnyDataAxisReceiveDifferentBatches) {
   const auto expected = feed_json({"--mesh", "dp=4", "--steps", "5"});
   for (const char* mesh : {"data=4", "dp_replicate=2,dp_shard=2", "fsdp=4"}) {
     for (const char* readers : {"one", "dp", "all"}) {
@@ -75,7 +75,7 @@ TEST(CommandFeed, GivesEachRankAlongAnyDataAxisItsOwnBatches) {
             content_of(expected));
 }
 
-TEST(CommandFeed, AsksWhetherDataDiffersAlongAnAxisThatItDoesNotKnow) {
+TEST(CommandFeed, RejectsUnknownAxesWithoutDataAxes) {
   for (const char* subcommand : {"feed", "plan"}) {
     std::vector<std::string> arguments = {subcommand, "--mesh", "dp=2,replica=2", "--batch", "2", "--seq", "64"};
     if (std::string(subcommand) == "feed") arguments.push_back(corpus());
@@ -86,7 +86,7 @@ TEST(CommandFeed, AsksWhetherDataDiffersAlongAnAxisThatItDoesNotKnow) {
   }
 }
 
-TEST(CommandFeed, TellsHowItWasRun) {
+TEST(CommandFeed, ReportsHowItWasRun) {
   const auto shuffled = feed_json({"--mesh", "dp=2", "--steps", "2", "--shuffle", "--seed", "7"}).at("run");
   EXPECT_THAT(shuffled.at("version").get<std::string>(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
   EXPECT_FALSE(shuffled.at("host").get<std::string>().empty());
@@ -131,7 +131,7 @@ TEST(CommandFeed, PrintsOneJsonObjectWithEveryKey) {
   EXPECT_EQ(rank.at("fields").at("loss_mask").at("dtype"), "float32");
 }
 
-TEST(CommandFeed, GivesTensorParallelPeersTheSameAndDataParallelOnesOtherData) {
+TEST(CommandFeed, TensorParallelPeersShareDataAndDataParallelPeersDoNot) {
   const auto report = feed_json({"--mesh", "dp=2,tp=2"});
   EXPECT_EQ(digest_of(report, 0, "tokens"), digest_of(report, 1, "tokens"));
   EXPECT_EQ(digest_of(report, 2, "labels"), digest_of(report, 3, "labels"));
@@ -140,7 +140,7 @@ TEST(CommandFeed, GivesTensorParallelPeersTheSameAndDataParallelOnesOtherData) {
   EXPECT_EQ(report.at("peers_identical"), true);
 }
 
-TEST(CommandFeed, GivesTheSameBitsWhoeverReads) {
+TEST(CommandFeed, AllReadersDeliverTheSameBits) {
   const auto one = feed_json({"--mesh", "dp=2,tp=2", "--seq", "256", "--shuffle", "--seed", "7"});
   const auto all = feed_json({"--mesh", "dp=2,tp=2", "--seq", "256", "--shuffle", "--seed", "7", "--readers", "all"});
   EXPECT_EQ(content_of(one), content_of(all));
@@ -149,7 +149,7 @@ TEST(CommandFeed, GivesTheSameBitsWhoeverReads) {
   EXPECT_EQ(one.at("bytes_consumed"), all.at("bytes_consumed"));
 }
 
-TEST(CommandFeed, GivesTheSameBitsOverThreadsAndProcessesAndAsCopies) {
+TEST(CommandFeed, ThreadsProcessesAndCopiesDeliverTheSameBits) {
   const auto processes = feed_json({"--mesh", "dp=2,tp=2", "--engine", "shm"});
   const auto threads = feed_json({"--mesh", "dp=2,tp=2", "--engine", "inproc"});
   const auto copies = feed_json({"--mesh", "dp=2,tp=2", "--access", "copy"});
@@ -158,7 +158,7 @@ TEST(CommandFeed, GivesTheSameBitsOverThreadsAndProcessesAndAsCopies) {
   EXPECT_EQ(threads.at("engine"), "inproc");
 }
 
-TEST(CommandFeed, GivesAnotherOrderForAnotherSeed) {
+TEST(CommandFeed, AnotherSeedYieldsAnotherOrder) {
   const auto stored = feed_json({"--steps", "3"});
   const auto seven = feed_json({"--steps", "3", "--shuffle", "--seed", "7"});
   const auto eight = feed_json({"--steps", "3", "--shuffle", "--seed", "8"});
@@ -167,7 +167,7 @@ TEST(CommandFeed, GivesAnotherOrderForAnotherSeed) {
   EXPECT_EQ(digests.size(), 3u);
 }
 
-TEST(CommandFeed, EndsWithTheDataAndGoesOnForMoreEpochs) {
+TEST(CommandFeed, EndsWithTheDataOrAfterMoreEpochs) {
   const auto once = feed_json({"--mesh", "dp=2"});
   const auto twice = feed_json({"--mesh", "dp=2", "--epochs", "2"});
   EXPECT_EQ(once.at("end"), "exhausted");
@@ -175,7 +175,7 @@ TEST(CommandFeed, EndsWithTheDataAndGoesOnForMoreEpochs) {
   EXPECT_LE(twice.at("steps"), 2 * once.at("steps").get<int>() + 1);
 }
 
-TEST(CommandFeed, GivesEachPipelineStageItsFields) {
+TEST(CommandFeed, EachPipelineStageReceivesItsFields) {
   const auto report = feed_json({"--mesh", "pp=2", "--attention-mask", "--steps", "2"});
   const auto& first = report.at("ranks").at(0).at("fields");
   const auto& last = report.at("ranks").at(1).at("fields");
@@ -186,7 +186,7 @@ TEST(CommandFeed, GivesEachPipelineStageItsFields) {
   EXPECT_EQ(first.at("attention_mask").at("shape"), (Json{4, 1, 64, 64}));
 }
 
-TEST(CommandFeed, CarriesInt32WhereThatIsWanted) {
+TEST(CommandFeed, DeliversInt32IfRequested) {
   const auto wide = feed_json({"--mesh", "dp=1", "--steps", "2"});
   const auto narrow = feed_json({"--mesh", "dp=1", "--steps", "2", "--dtype", "int32"});
   EXPECT_EQ(narrow.at("ranks").at(0).at("fields").at("tokens").at("dtype"), "int32");
@@ -194,7 +194,7 @@ TEST(CommandFeed, CarriesInt32WhereThatIsWanted) {
   expect_refusal(feed_arguments({"--dtype", "int16"}), "--dtype is int16; it must be int64 or int32");
 }
 
-TEST(CommandFeed, MindsWhereDocumentsEndWhereThatIsWanted) {
+TEST(CommandFeed, RespectsEndsOfDocumentsIfRequested) {
   const auto plain = feed_json({"--attention-mask", "--steps", "2"});
   const auto mindful = feed_json(
       {"--attention-mask", "--steps", "2", "--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"});
@@ -205,7 +205,7 @@ TEST(CommandFeed, MindsWhereDocumentsEndWhereThatIsWanted) {
   expect_refusal(feed_arguments({"--reset-attention-mask"}), "requires an attention mask");
 }
 
-TEST(CommandFeed, TakesAPartOfASplit) {
+TEST(CommandFeed, ReadsAPartOfASplit) {
   const auto all = feed_json({"--batch", "1", "--eval"}).at("samples").get<int>();
   const auto train = feed_json({"--batch", "1", "--eval", "--split", "80,20"}).at("samples").get<int>();
   const auto valid =
@@ -223,7 +223,7 @@ TEST(CommandFeed, CutsTheSequenceForContextParallelRanks) {
   EXPECT_EQ(digest_of(report, 2, "tokens"), digest_of(report, 3, "tokens"));
 }
 
-TEST(CommandFeed, TakesALayoutFile) {
+TEST(CommandFeed, AcceptsALayoutFile) {
   const auto layout = write_file("mine.json", R"json({"name": "mine", "fields": {"tokens": ["shard(dp,0)"]},
       "otherwise": ["shard(dp,0)", "stages(pp,first)"]})json");
   const auto report = feed_json({"--mesh", "pp=2", "--layout", layout, "--steps", "1"});
@@ -231,7 +231,7 @@ TEST(CommandFeed, TakesALayoutFile) {
   EXPECT_EQ(report.at("ranks").at(1).at("fields").size(), 1u);
 }
 
-TEST(CommandFeed, CountsTheLinesThatItSkips) {
+TEST(CommandFeed, CountsSkippedLines) {
   std::string lines;
   for (int i = 0; i < 100; ++i) {
     lines += i % 10 == 3 ? "not json\n"
@@ -252,7 +252,7 @@ TEST(CommandFeed, ReadsSeveralFilesOfSeveralKinds) {
   EXPECT_GT(Json::parse(outcome.out).at("samples"), feed_json({"--batch", "2"}).at("samples"));
 }
 
-TEST(CommandFeed, SleepsForTheComputeOfEachStep) {
+TEST(CommandFeed, SleepsForTheComputeTimeOfEachStep) {
   const auto report = feed_json({"--mesh", "tp=2", "--steps", "10", "--compute-ms", "20"});
   EXPECT_GE(report.at("seconds"), 0.2);
 }
@@ -263,7 +263,7 @@ Variables torchrun(int rank, int size, int port) {
           {"MASTER_PORT", number(port)}, {"LOCAL_WORLD_SIZE", number(size)}, {"MASTER_ADDR", "127.0.0.1"}};
 }
 
-TEST(CommandFeed, TakesItsPlaceInALaunchedJob) {
+TEST(CommandFeed, JoinsALaunchedJob) {
   const auto arguments = feed_arguments({"--mesh", "dp=1,tp=2", "--json"});
   Command second(arguments, torchrun(1, 2, 29517));
   Command first(arguments, torchrun(0, 2, 29517));
@@ -276,7 +276,7 @@ TEST(CommandFeed, TakesItsPlaceInALaunchedJob) {
   EXPECT_EQ(content_of(Json::parse(told.out)), content_of(here));
 }
 
-TEST(CommandFeed, MakesALaunchedJobsRanksDataParallelUnlessToldOtherwise) {
+TEST(CommandFeed, RanksOfALaunchedJobAreDataParallelByDefault) {
   Command second(feed_arguments({"--json"}), torchrun(1, 2, 29518));
   Command first(feed_arguments({"--json"}), torchrun(0, 2, 29518));
   const auto told = first.wait();

@@ -39,7 +39,7 @@ std::string fresh(const std::string& name) {
   return scratch() + "/" + name;
 }
 
-TEST(CommandReport, SaysTheSameWithAndWithoutIt) {
+TEST(CommandReport, DoesNotChangeTheOutput) {
   const auto page = fresh("same.html");
   const auto plain = Json::parse(run(feed_arguments({"--steps", "5", "--json"})).out);
   const auto outcome = run(feed_arguments({"--steps", "5", "--json", "--report", page}));
@@ -49,7 +49,7 @@ TEST(CommandReport, SaysTheSameWithAndWithoutIt) {
   EXPECT_THAT(content(page), ::testing::StartsWith("<!DOCTYPE html>"));
 }
 
-TEST(CommandReport, RecordsThreadsAsItDoesProcesses) {
+TEST(CommandReport, RecordsThreadsLikeProcesses) {
   for (const char* engine : {"inproc", "shm"}) {
     const auto path = fresh(std::string(engine) + ".json");
     EXPECT_EQ(run(feed_arguments({"--steps", "7", "--engine", engine, "--trace", path})).status, 0);
@@ -66,7 +66,7 @@ TEST(CommandReport, RecordsThreadsAsItDoesProcesses) {
   }
 }
 
-TEST(CommandReport, RefusesAFileThatCannotBeWrittenBeforeAnythingStarts) {
+TEST(CommandReport, RejectsAnUnwritableFileBeforeAnythingStarts) {
   const auto refused = [](const std::vector<std::string>& more, const std::string& words) {
     const auto outcome = run(feed_arguments(more));
     EXPECT_EQ(outcome.status, 2);
@@ -98,7 +98,7 @@ TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
   EXPECT_EQ(feed["timelines"]["step"]["rows"].size(), 2u);
 }
 
-TEST(CommandReport, ShowsWhatRankZeroKnowsWhenARankIsLost) {
+TEST(CommandReport, ShowsRankZerosPartIfARankIsLost) {
   const auto page = fresh("lost.html"), state = fresh("lost.state");
   Command command(feed_arguments({"--epochs", "0", "--steps", "100000000", "--compute-ms", "1", "--report", page,
                                   "--save-state", state, "--every", "1", "--json"}));

@@ -49,7 +49,7 @@ void expect_refusal(const Outcome& outcome, int status, const std::string& words
   EXPECT_EQ(outcome.out, "");
 }
 
-TEST(CommandState, GoesOnWithOtherWeightsWhereThatIsAskedFor) {
+TEST(CommandState, ResumesWithOtherWeightsIfRequested) {
   const auto file = state("weights"), a = make_corpus("a.jsonl", 300), b = make_corpus("b.jsonl", 300);
   const auto mix = [](int weight) {
     const auto json = R"({"sources": [{"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": )";
@@ -72,7 +72,7 @@ TEST(CommandState, GoesOnWithOtherWeightsWhereThatIsAskedFor) {
   expect_refusal(mixed(1, {"--resume-weights"}), 2, "name its state with --load-state");
 }
 
-TEST(CommandState, GoesOnOnAnotherMeshWithAnotherBatchAndOtherReaders) {
+TEST(CommandState, ResumesOnAnotherMeshWithAnotherBatchAndOtherReaders) {
   const auto file = state("other");
   const auto first = feed_json({"--mesh", "dp=2,tp=2", "--batch", "4", "--steps", "7", "--save-state", file});
   EXPECT_EQ(first.at("samples"), 56);
@@ -84,7 +84,7 @@ TEST(CommandState, GoesOnOnAnotherMeshWithAnotherBatchAndOtherReaders) {
   EXPECT_EQ(rest.at("samples"), all_samples() - 56 - 15);
 }
 
-TEST(CommandState, ContinuedItGivesTheSameBatchesAsWithoutAStop) {
+TEST(CommandState, AResumedRunDeliversTheSameBatchesAsAnUninterruptedOne) {
   const auto file = state("same");
   const std::vector<std::string> job = {"--mesh", "tp=2", "--batch", "2", "--shuffle", "--seed", "5"};
   const auto with = [&](std::vector<std::string> more) {
@@ -97,13 +97,13 @@ TEST(CommandState, ContinuedItGivesTheSameBatchesAsWithoutAStop) {
   EXPECT_EQ(continued.at("ranks").at(0).at("fields"), skipped.at("ranks").at(0).at("fields"));
 }
 
-TEST(CommandState, SkippedPastTheEndAllRanksSimplyStop) {
+TEST(CommandState, SkippingPastTheEndStopsAllRanks) {
   const auto report = feed_json({"--mesh", "dp=2", "--batch", "4", "--skip", "1000000"});
   EXPECT_EQ(report.at("steps"), 0);
   EXPECT_EQ(report.at("samples"), 0);
 }
 
-TEST(CommandState, EveryTailGivesWhatItSays) {
+TEST(CommandState, EveryTailOptionHandlesTheLastRound) {
   const auto samples = all_samples();
   const std::int64_t round = 2 * 7;
   ASSERT_NE(samples % round, 0);
@@ -132,7 +132,7 @@ TEST(CommandState, IsSavedBeforeATerminatedJobLeaves) {
   }
 }
 
-TEST(CommandState, EverySoOftenSurvivesAKill) {
+TEST(CommandState, PeriodicStatesSurviveAKill) {
   const auto file = state("every");
   Command command({"feed", corpus(), "--seq", "64", "--mesh", "dp=2", "--batch", "1", "--epochs", "0", "--steps",
                    "100000000", "--compute-ms", "1", "--save-state", file, "--every", "2", "--json"});
@@ -144,7 +144,7 @@ TEST(CommandState, EverySoOftenSurvivesAKill) {
   EXPECT_EQ(rest.at("samples"), 6);
 }
 
-TEST(CommandState, LeavesNoPartialFileWhenItIsInterruptedWhileItIsSaved) {
+TEST(CommandState, AnInterruptedSaveLeavesNoPartialFile) {
   const auto folder = scratch() + "/interrupted";
   for (int trial = 0; trial < 6; ++trial) {
     std::filesystem::create_directory(folder);
@@ -160,14 +160,14 @@ TEST(CommandState, LeavesNoPartialFileWhenItIsInterruptedWhileItIsSaved) {
   }
 }
 
-TEST(CommandState, RefusesAStateBehindTheEndOfTheData) {
+TEST(CommandState, RejectsAStateAfterTheEndOfTheData) {
   const auto file = state("second_epoch");
   feed_json({"--batch", "5", "--epochs", "2", "--tail", "short", "--save-state", file});
   expect_refusal(feed({"--load-state", file}), 2, "but the data ends with sample");
   EXPECT_EQ(feed_json({"--batch", "5", "--epochs", "2", "--tail", "short", "--load-state", file}).at("steps"), 0);
 }
 
-TEST(CommandState, RefusesAStateThatDoesNotFit) {
+TEST(CommandState, RejectsAStateOfAnotherRun) {
   const auto file = state("good");
   feed_json({"--steps", "3", "--batch", "2", "--save-state", file});
   expect_refusal(feed({"--load-state", state("missing")}), 2, "No such file");
@@ -179,7 +179,7 @@ TEST(CommandState, RefusesAStateThatDoesNotFit) {
   expect_refusal(run({"feed", other, "--seq", "64", "--load-state", file}), 2, "corpus");
 }
 
-TEST(CommandState, RefusesATruncatedState) {
+TEST(CommandState, RejectsATruncatedState) {
   const auto file = state("whole");
   feed_json({"--steps", "3", "--batch", "2", "--save-state", file});
   const auto size = std::filesystem::file_size(file);
@@ -191,7 +191,7 @@ TEST(CommandState, RefusesATruncatedState) {
   }
 }
 
-TEST(CommandState, RefusesOptionsThatCannotBeBeforeAnythingStarts) {
+TEST(CommandState, RejectsInvalidOptionsBeforeAnythingStarts) {
   expect_refusal(feed({"--every", "3"}), 2, "--save-state");
   expect_refusal(feed({"--save-state", scratch()}), 2, "is a directory");
   expect_refusal(feed({"--save-state", scratch() + "/no/such/folder"}), 2, "No such file or directory");

@@ -83,7 +83,7 @@ const std::string& model() {
   return path;
 }
 
-TEST(CommandTokens, AreMadeByTheFirstRunAndReadByTheSecond) {
+TEST(CommandTokens, AreCreatedByTheFirstRunAndReadByTheSecond) {
   const auto path = make_corpus("once.jsonl", 50);
   const auto size = std::filesystem::file_size(path);
   const auto first = json_of(feed(path, {"--mesh", "tp=2"}));
@@ -93,14 +93,14 @@ TEST(CommandTokens, AreMadeByTheFirstRunAndReadByTheSecond) {
   EXPECT_EQ(first.at("ranks").at(1).at("fields"), second.at("ranks").at(1).at("fields"));
 }
 
-TEST(CommandTokens, AreMadeAnewForATextThatHasChanged) {
+TEST(CommandTokens, AreRecreatedForAChangedText) {
   const auto path = make_corpus("changes.jsonl", 50);
   const auto before = json_of(feed(path, {}));
   make_corpus("changes.jsonl", 60);
   EXPECT_GT(json_of(feed(path, {})).at("samples"), before.at("samples"));
 }
 
-TEST(CommandTokens, AreMadeAnewWhereTheirFilesHaveBeenRemoved) {
+TEST(CommandTokens, AreRecreatedAfterTheirFilesWereRemoved) {
   const auto path = make_corpus("removed.jsonl", 50), dir = scratch() + "/removed";
   const auto wanted = json_of(feed(path, {"--cache-dir", dir}));
   const auto texts = json_of({"cache", "--cache-dir", dir}).at("texts");
@@ -109,7 +109,7 @@ TEST(CommandTokens, AreMadeAnewWhereTheirFilesHaveBeenRemoved) {
             wanted.at("ranks").at(0).at("fields"));
 }
 
-TEST(CommandTokens, NeedACacheThatCanBeWritten) {
+TEST(CommandTokens, RequireAWritableCache) {
   const auto file = write_file("no-folder", "");
   expect_refusal(feed(corpus(), {"--cache-dir", file}), 1, "name another folder (--cache-dir, cache_dir=)");
   expect_refusal({"cache", "--cache-dir", file}, 1, file);
@@ -117,27 +117,27 @@ TEST(CommandTokens, NeedACacheThatCanBeWritten) {
                  {{"XDG_CACHE_HOME", ""}, {"HOME", ""}});
 }
 
-TEST(CommandTokens, NeedNoCacheWhereThereIsNoText) {
+TEST(CommandTokens, NeedNoCacheWithoutText) {
   const auto out = scratch() + "/no-text";
   ASSERT_EQ(run({"convert", corpus(), out}).status, 0);
   EXPECT_EQ(run(feed(out, {}), {{"XDG_CACHE_HOME", ""}, {"HOME", ""}}).status, 0);
 }
 
-TEST(CommandTokens, OfMoreThanTheCacheMayHaveAreWarnedOf) {
+TEST(CommandTokens, ExceedingTheCacheLimitCausesAWarning) {
   const auto outcome =
       run(feed(corpus(), {"--cache-dir", scratch() + "/full", "--cache-size", "1KB", "--engine", "inproc"}));
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("in use, more than its limit of 1000 B"), HasSubstr("--cache-size")));
 }
 
-TEST(CommandTokens, RefusesACacheSizeThatIsNone) {
+TEST(CommandTokens, RejectAnInvalidCacheSize) {
   for (const char* size : {"much", "-1GB", "5 GB", "1PB"}) {
     expect_refusal(feed(corpus(), {"--cache-size", size}), 2, std::string("--cache-size is ") + size);
     expect_refusal({"cache", "--cache-size", size}, 2, "it must be a number of bytes, such as 200GB or 512MiB");
   }
 }
 
-TEST(CommandCache, ListsWhatIsInIt) {
+TEST(CommandCache, ListsItsEntries) {
   const auto dir = scratch() + "/listed";
   EXPECT_THAT(run({"cache", "--cache-dir", dir}).out, HasSubstr("0 texts, 0 B"));
   json_of(feed(corpus(), {"--cache-dir", dir}));
@@ -158,7 +158,7 @@ TEST(CommandCache, ListsWhatIsInIt) {
   EXPECT_THAT(listed.out, AllOf(HasSubstr("tokens.jsonl"), HasSubstr(dir + "/tokens: 1 text, ")));
 }
 
-TEST(CommandCache, IsReadByFeedAsAnyDataSetIs) {
+TEST(CommandCache, FeedReadsEntriesLikeAnyDataSet) {
   const auto dir = scratch() + "/read";
   const auto wanted = json_of(feed(corpus(), {"--cache-dir", dir}));
   const auto texts = json_of({"cache", "--cache-dir", dir}).at("texts");
@@ -180,7 +180,7 @@ TEST(CommandCache, ChecksEveryByte) {
   EXPECT_THAT(damaged.err, HasSubstr("is damaged: remove both to tokenize the text again"));
 }
 
-TEST(CommandCache, RemovesTheTextsUsedTheLongestAgo) {
+TEST(CommandCache, EvictsTheLeastRecentlyUsedTexts) {
   const auto dir = scratch() + "/pruned";
   const auto old = make_corpus("old.jsonl", 50), young = make_corpus("young.jsonl", 51);
   for (const auto& path : {old, young}) json_of(feed(path, {"--cache-dir", dir}));
@@ -203,7 +203,7 @@ TEST(CommandCache, RemovesTheTextsUsedTheLongestAgo) {
   EXPECT_TRUE(json_of({"cache", "--cache-dir", dir}).at("texts").empty());
 }
 
-TEST(CommandCache, LeavesWhatAFeedHasInUse) {
+TEST(CommandCache, KeepsEntriesInUseByAFeed) {
   const auto dir = scratch() + "/used", state = scratch() + "/used.state";
   Command command(feed(corpus(), {"--cache-dir", dir, "--epochs", "0", "--steps", "100000000", "--compute-ms", "1",
                                   "--save-state", state, "--every", "1"}));
@@ -228,7 +228,7 @@ std::string large_corpus(const std::string& name) {
   return write_file(name, lines);
 }
 
-TEST(CommandCache, HoldsNothingButWholeTextsHoweverRunsAreEnded) {
+TEST(CommandCache, HoldsOnlyCompleteTextsAfterRunsAreKilled) {
   const auto path = large_corpus("killed.jsonl"), dir = scratch() + "/killed";
   for (const int signal : {SIGKILL, SIGTERM}) {
     for (int milliseconds = 1; milliseconds < 60; milliseconds += 9) {
@@ -254,7 +254,7 @@ TEST(CommandCache, HoldsNothingButWholeTextsHoweverRunsAreEnded) {
   EXPECT_THAT(extensions, ::testing::UnorderedElementsAre(".bin", ".idx", ".json", "")) << "the last is the lock";
 }
 
-TEST(CommandCache, IsFilledByOneOfTwoRunsThatNeedTheSameText) {
+TEST(CommandCache, OneOfTwoConcurrentRunsTokenizesAText) {
   const auto path = large_corpus("shared.jsonl"), dir = scratch() + "/shared";
   const auto arguments = feed(path, {"--cache-dir", dir, "--steps", "3", "--json"});
   Command first(arguments), second(arguments);
@@ -279,7 +279,7 @@ std::string some_texts(const std::string& name, int count) {
   return folder;
 }
 
-TEST(CommandCache, IsFilledAheadOfTheRunsThatRead) {
+TEST(CommandCache, IsFilledBeforeRunsReadIt) {
   const auto folder = some_texts("ahead", 6), dir = scratch() + "/filled";
   const auto fill = [&](const std::string& tokenizer) {
     return json_of({"cache", "--fill", folder, "--tokenizer", tokenizer, "--cache-dir", dir});
@@ -301,7 +301,7 @@ TEST(CommandCache, IsFilledAheadOfTheRunsThatRead) {
   EXPECT_EQ(json_of({"cache", "--fill", mix, "--tokenizer", "bytes", "--cache-dir", dir}).at("tokenized"), 1);
 }
 
-TEST(CommandCache, IsFilledByManyProcessesOfWhichEachTokenizesOtherTexts) {
+TEST(CommandCache, ManyProcessesFillItWithDifferentTexts) {
   const auto folder = some_texts("many", 12), dir = scratch() + "/many-filled";
   std::vector<std::unique_ptr<Command>> processes;
   const std::vector<std::string> arguments = {"cache", "--fill",      folder, "--tokenizer",
@@ -317,7 +317,7 @@ TEST(CommandCache, IsFilledByManyProcessesOfWhichEachTokenizesOtherTexts) {
   EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").size(), 12U);
 }
 
-TEST(CommandCache, NamesAllTextsThatCannotBeUsedWhereItIsFilled) {
+TEST(CommandCache, FillNamesAllBadTexts) {
   const auto folder = some_texts("bad", 2), dir = scratch() + "/bad-filled";
   for (const char* name : {"/a.jsonl", "/b.jsonl"}) {
     write_file("bad" + std::string(name), "[]\n{\"text\": \"in " + std::string(name) + "\"}\n");
@@ -332,21 +332,21 @@ TEST(CommandCache, NamesAllTextsThatCannotBeUsedWhereItIsFilled) {
             2);
 }
 
-TEST(CommandCache, IsFilledFromWhatIsNamed) {
+TEST(CommandCache, FillRequiresAPath) {
   expect_refusal({"cache", "--fill"}, 2, "--fill needs a PATH");
   expect_refusal({"cache", corpus()}, 2, "requires --fill");
   expect_refusal({"cache", "--fill", corpus(), "--check"}, 2, "--check excludes --fill");
   expect_refusal({"cache", "--fill", corpus(), "--prune"}, 2, "excludes");
 }
 
-TEST(CommandCache, EitherChecksOrPrunes) {
+TEST(CommandCache, CheckExcludesPrune) {
   expect_refusal({"cache", "--check", "--prune"}, 2, "--check excludes --prune");
   expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--cache-size", "1GB"}, 2,
                  "--cache-size requires --prune or --fill");
   expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--prune"}, 2, "--prune requires --cache-size");
 }
 
-TEST(CommandTokens, OfCompressedTextsAreThoseOfThePlainOnes) {
+TEST(CommandTokens, AreTheSameForCompressedAndPlainTexts) {
   const auto text = content(corpus()), out = scratch() + "/of-";
   const auto documents = json_of({"convert", corpus(), out + "plain", "--append-eod"}).at("documents");
   for (const auto& path : {write_gzip("same.jsonl.gz", text), write_zstd("same.jsonl.zst", text)}) {
@@ -360,7 +360,7 @@ TEST(CommandTokens, OfCompressedTextsAreThoseOfThePlainOnes) {
   }
 }
 
-TEST(CommandTokens, AreNotMadeOfACompressedTextThatIsCutOff) {
+TEST(CommandTokens, AreNotCreatedForATruncatedCompressedText) {
   for (const auto& path :
        {write_gzip("cut.jsonl.gz", content(corpus())), write_zstd("cut.jsonl.zst", content(corpus()))}) {
     std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
@@ -386,7 +386,7 @@ std::vector<std::uint16_t> tokens_of(std::vector<std::string> options) {
   return tokens;
 }
 
-TEST(CommandTokens, EndWithTheTokenOfThatNumberOrText) {
+TEST(CommandTokens, EndWithTheRequestedToken) {
   using ::testing::ElementsAre;
   EXPECT_THAT(tokens_of({}), ElementsAre('a', 'b', 'c'));
   EXPECT_THAT(tokens_of({"--append-eod"}), ElementsAre('a', 'b', 256, 'c', 256));
@@ -399,7 +399,7 @@ TEST(CommandTokens, EndWithTheTokenOfThatNumberOrText) {
   }
 }
 
-TEST(CommandTokens, AreOfASentencePieceModel) {
+TEST(CommandTokens, ComeFromASentencePieceModel) {
   const auto path = write_file("pieces.jsonl", "{\"text\": \"the water ran down the levada\"}\n{\"text\": \"\"}\n");
   const auto out = scratch() + "/pieces";
   const auto done = json_of({"convert", path, out, "--tokenizer", model(), "--append-eod"});
@@ -420,7 +420,7 @@ TEST(CommandTokens, AreOfASentencePieceModel) {
   EXPECT_EQ(digests({"feed", path, "--tokenizer", model()}), digests({"feed", out}));
 }
 
-TEST(CommandTokens, OfADataSetAreInTheVocabularyOfTheTokenizer) {
+TEST(CommandTokens, OfADataSetAreCheckedAgainstTheTokenizer) {
   const auto path = write_file("beyond.bin", raw_bin<std::uint16_t>({1, 2, 60'000, 3, 4}));
   write_file("beyond.idx", raw_index(8, 2, {5}, {0, 1}).bytes());
   const std::vector<std::string> feed = {"feed", path, "--mesh", "dp=1", "--batch", "1", "--seq", "4"};
@@ -430,7 +430,7 @@ TEST(CommandTokens, OfADataSetAreInTheVocabularyOfTheTokenizer) {
   expect_refusal(named, 1, "beyond.bin: token 2 is 60000, but the tokenizer has ");
 }
 
-TEST(CommandTokens, AreTheSameWhateverTheNameOfTheTokenizer) {
+TEST(CommandTokens, DoNotDependOnTheNameOfTheTokenizer) {
   const auto copy = scratch() + "/copied.model", state = scratch() + "/named.state";
   std::filesystem::copy_file(model(), copy);
   const auto size = std::filesystem::file_size(corpus());
@@ -441,7 +441,7 @@ TEST(CommandTokens, AreTheSameWhateverTheNameOfTheTokenizer) {
   expect_refusal(feed(corpus(), {"--load-state", state}), 2, "tokenizer");
 }
 
-TEST(CommandTokens, NeedATokenizerThatIsOne) {
+TEST(CommandTokens, RequireAValidTokenizer) {
   for (const char* command : {"feed", "inspect"}) {
     expect_refusal({command, corpus(), "--tokenizer", "gpt2"}, 2,
                    "--tokenizer is gpt2; it must be bytes or a SentencePiece .model");

@@ -48,7 +48,7 @@ void expect_data_refusal(const std::string& name, const std::string& text, const
   expect_refusal({"feed", write_file(name, text), "--mesh", "dp=1,tp=2", "--batch", "1", "--seq", "8"}, 1, words);
 }
 
-TEST(CommandUsage, RefusesDataThatIsNotThere) {
+TEST(CommandUsage, RejectsMissingData) {
   expect_refusal({"feed", "/nowhere/corpus.jsonl", "--mesh", "tp=2"}, 1, "/nowhere/corpus.jsonl");
   std::filesystem::create_directory(scratch() + "/nothing");
   expect_refusal(
@@ -59,7 +59,7 @@ TEST(CommandUsage, RefusesDataThatIsNotThere) {
   expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of unknown kind");
 }
 
-TEST(CommandUsage, NamesFileAndLineOfWhatIsNoJson) {
+TEST(CommandUsage, NamesFileAndLineOfInvalidJson) {
   const std::string good = R"({"text": "a line that can be used"})"
                            "\n";
   expect_data_refusal("broken.jsonl", good + good + "{\"text\": \"no end\n", "broken.jsonl:3: ");
@@ -71,12 +71,12 @@ TEST(CommandUsage, NamesFileAndLineOfWhatIsNoJson) {
   expect_data_refusal("number.jsonl", "{\"text\": 7}\n", "\"text\" is not a string");
 }
 
-TEST(CommandUsage, RefusesMoreBatchThanData) {
+TEST(CommandUsage, RejectsABatchLargerThanTheData) {
   expect_feed_refusal({"--mesh", "dp=2", "--batch", "100000"}, 2, "one step takes 200,000 samples");
   expect_feed_refusal({"--seq", "1000000"}, 2, "1000000");
 }
 
-TEST(CommandUsage, RefusesAMeshThatIsNone) {
+TEST(CommandUsage, RejectsAnInvalidMesh) {
   expect_feed_refusal({"--mesh", "dp=0"}, 2, "dp");
   expect_feed_refusal({"--mesh", "dp=2,dp=2"}, 2, "dp");
   expect_feed_refusal({"--mesh", "nonsense"}, 2, "nonsense");
@@ -84,29 +84,29 @@ TEST(CommandUsage, RefusesAMeshThatIsNone) {
   expect_feed_refusal({"--mesh", "dp=4096"}, 2, "levada plan");
 }
 
-TEST(CommandUsage, RefusesAMeshThatIsNotTheJobs) {
+TEST(CommandUsage, RejectsAMeshOfAnotherSizeThanTheJob) {
   const Variables job = {{"RANK", "0"}, {"WORLD_SIZE", "8"}, {"MASTER_PORT", "29519"}};
   expect_refusal({"feed", corpus(), "--mesh", "dp=2,tp=2"}, 2, "has 4 ranks, but this job has 8", job);
 }
 
-TEST(CommandUsage, SaysWhatIsWrongOnARankThatDoesNotFindRankZero) {
+TEST(CommandUsage, ARankThatDoesNotFindRankZeroReportsItsError) {
   const Variables job = {{"RANK", "1"}, {"WORLD_SIZE", "8"}, {"MASTER_PORT", "29519"}};
   expect_refusal({"feed", corpus(), "--mesh", "dp=2,tp=2"}, 2, "rank 1: the mesh dp=2,tp=2 has 4 ranks", job);
 }
 
-TEST(CommandUsage, SaysWhatIsWrongWithASubcommandThatJoinsNoJobFromOneRankOnly) {
+TEST(CommandUsage, OnlyOneRankReportsTheErrorOfASubcommandThatJoinsNoJob) {
   const Variables job = {{"RANK", "1"}, {"WORLD_SIZE", "8"}, {"MASTER_PORT", "29519"}};
   EXPECT_EQ(run({"plan", "--mesh", "dp=2,tp="}, job).err, "");
 }
 
-TEST(CommandUsage, RefusesAJobOnSeveralHosts) {
+TEST(CommandUsage, RejectsAJobOnSeveralHosts) {
   const Variables job = {{"RANK", "0"}, {"WORLD_SIZE", "8"}, {"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}};
   expect_refusal({"feed", corpus(), "--mesh", "dp=8"}, 1,
                  "rank 0 is one of 8, but LOCAL_WORLD_SIZE gives this host only 4; to join ranks of several hosts",
                  job);
 }
 
-TEST(CommandUsage, RefusesLayoutsThatCannotBe) {
+TEST(CommandUsage, RejectsInvalidLayouts) {
   const auto lacking = write_file("lacking.json", R"json({"name": "x", "fields": {"images": ["shard(dp,0)"]}})json");
   const auto broken = write_file("broken.json", R"({"name": "x", "fields": )");
   expect_feed_refusal({"--layout", "bert"}, 2, "unknown layout bert; it must be gpt");
@@ -116,12 +116,12 @@ TEST(CommandUsage, RefusesLayoutsThatCannotBe) {
   expect_feed_refusal({"--layout", lacking}, 2, "images");
 }
 
-TEST(CommandUsage, RefusesASequenceThatDoesNotDivide) {
+TEST(CommandUsage, RejectsASequenceThatDoesNotDivide) {
   expect_feed_refusal({"--mesh", "cp=2", "--seq", "66"}, 2, "66");
   expect_feed_refusal({"--mesh", "cp=2", "--pack", "best-fit"}, 2, "choose a multiple of 4 (pad_to=, --pad-to)");
 }
 
-TEST(CommandUsage, RefusesNumbersThatCannotBe) {
+TEST(CommandUsage, RejectsInvalidNumbers) {
   expect_feed_refusal({"--batch", "0"}, 2, "--batch is 0");
   expect_feed_refusal({"--seq", "-3"}, 2, "--seq is -3");
   expect_feed_refusal({"--batch", "many"}, 2, "many");
@@ -137,14 +137,14 @@ TEST(CommandUsage, RefusesNumbersThatCannotBe) {
   expect_feed_refusal({"--access", "private"}, 2, "read_only or copy");
 }
 
-TEST(CommandUsage, RefusesWhatItDoesNotKnow) {
+TEST(CommandUsage, RejectsUnknownSubcommandsAndOptions) {
   expect_refusal({"irrigate"}, 2, "unknown subcommand irrigate; the subcommands are feed, run, plan");
   expect_refusal({"feed", corpus(), "--msh", "dp=2"}, 2, "unknown option --msh; see levada feed --help");
   expect_refusal({"feed"}, 2, "see levada feed --help");
   expect_refusal({"--nonsense"}, 2, "see levada --help");
 }
 
-TEST(CommandUsage, HelpsWithAnExampleEach) {
+TEST(CommandUsage, HelpOfEachSubcommandHasAnExample) {
   EXPECT_EQ(run({}).status, 2);
   EXPECT_THAT(run({}).out, HasSubstr("levada feed corpus.jsonl --tokenizer model.model --mesh"));
   const auto version = run({"--version"});
@@ -159,7 +159,7 @@ TEST(CommandUsage, HelpsWithAnExampleEach) {
   }
 }
 
-TEST(CommandUsage, ShowsTheMainOptionsAndAllOptionsWhenAsked) {
+TEST(CommandUsage, HelpShowsTheMainOptionsAndHelpAllShowsAll) {
   const auto main = run({"feed", "--help"}).out;
   const auto all = run({"feed", "--help-all"}).out;
   for (const char* option : {"--mesh", "--tokenizer", "--batch"}) {
@@ -179,7 +179,7 @@ TEST(CommandUsage, ShowsTheMainOptionsAndAllOptionsWhenAsked) {
   }
 }
 
-TEST(CommandUsage, EndsQuietlyWhenNobodyReads) {
+TEST(CommandUsage, EndsQuietlyWhenItsReaderHasClosed) {
   const std::string line = std::string(LEVADA_COMMAND) +
                            " plan --mesh dp=64,tp=8 2>&1 | head -n 1 >/dev/null; "
                            "exit ${PIPESTATUS[0]}";
@@ -194,7 +194,7 @@ TEST(CommandPlan, ShowsATable) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("tokens"), HasSubstr("position_ids")));
 }
 
-TEST(CommandPlan, ShowsJsonForAMeshThatNoMachineStarts) {
+TEST(CommandPlan, ShowsJsonForAMeshTooLargeForOneMachine) {
   const auto outcome = run({"plan", "--mesh", "dp=64,cp=4,tp=8,pp=2", "--seq", "4096", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto plan = Json::parse(outcome.out);
@@ -204,7 +204,7 @@ TEST(CommandPlan, ShowsJsonForAMeshThatNoMachineStarts) {
   }
 }
 
-TEST(CommandPlan, ComparesReadersOnHostsThatNobodyHas) {
+TEST(CommandPlan, ComparesReadersOnHypotheticalHosts) {
   const std::vector<std::string> many = {"plan", "--hosts", "64x8", "--link", "400Gbit/s", "--mesh", "dp=64,tp=8"};
   const auto table = run(many);
   EXPECT_EQ(table.status, 0) << table.err;
@@ -214,7 +214,7 @@ TEST(CommandPlan, ComparesReadersOnHostsThatNobodyHas) {
   EXPECT_EQ(Json::parse(run(json).out)["hosts"], 64);
 }
 
-TEST(CommandPlan, RefusesHostsThatCannotBe) {
+TEST(CommandPlan, RejectsInvalidHosts) {
   expect_refusal({"plan", "--hosts", "64"}, 2, "--hosts is '64'; write hosts and the ranks on each as 64x8");
   expect_refusal({"plan", "--hosts", ""}, 2, "--hosts: the value is empty");
   expect_refusal({"plan", "--hosts", "64x8", "--link", "100"}, 2, "--link is '100'; write a speed as 100Gb/s");
@@ -223,18 +223,18 @@ TEST(CommandPlan, RefusesHostsThatCannotBe) {
   expect_refusal({"plan", "--hosts", "2x2", "--exchange", "exchange.json"}, 2, "--hosts excludes --exchange");
 }
 
-TEST(CommandPlan, RefusesWhatFeedDoes) {
+TEST(CommandPlan, RejectsTheSameOptionsAsFeed) {
   expect_refusal({"plan", "--mesh", "cp=2", "--seq", "66"}, 2, "66");
   expect_refusal({"plan", "--mesh", "dp=two"}, 2, "two");
 }
 
-TEST(CommandDoctor, TellsOfThisMachine) {
+TEST(CommandDoctor, DescribesThisMachine) {
   const auto outcome = run({"doctor"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("engines"), HasSubstr("PAGEMAP_SCAN"), HasSubstr("GB/s")));
 }
 
-TEST(CommandDoctor, SaysWhichEngineWouldJoinTheRanks) {
+TEST(CommandDoctor, NamesTheEngineThatWouldJoinTheRanks) {
   const auto choice_in = [](Variables job) {
     const auto outcome = run({"doctor", "--json"}, job);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -253,7 +253,7 @@ TEST(CommandDoctor, SaysWhichEngineWouldJoinTheRanks) {
   EXPECT_EQ(choice_in(job), "none: the environment contradicts itself: RANK is 4, but WORLD_SIZE is 4");
 }
 
-TEST(CommandDoctor, GivesEnginesAndAdviceAsJson) {
+TEST(CommandDoctor, PrintsEnginesAndAdviceAsJson) {
   const auto outcome = run({"doctor", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto machine = Json::parse(outcome.out);
@@ -267,7 +267,7 @@ TEST(CommandDoctor, GivesEnginesAndAdviceAsJson) {
   EXPECT_TRUE(machine.at("message_us").is_null() || machine.at("message_us") > 0);
 }
 
-TEST(CommandDoctor, GivesOptionsThatPlanTakes) {
+TEST(CommandDoctor, PrintsOptionsThatPlanAccepts) {
   const auto machine = Json::parse(run({"doctor", "--json"}).out);
   std::istringstream words(machine.at("plan_options").get<std::string>());
   std::vector<std::string> plan = {"plan", "--hosts", "4x2", "--mesh", "dp=8", "--json"};
@@ -278,7 +278,7 @@ TEST(CommandDoctor, GivesOptionsThatPlanTakes) {
   EXPECT_NEAR(Json::parse(outcome.out).at("memory_bytes_per_s").get<double>(), copied * 1e9, copied * 1e7);
 }
 
-TEST(CommandUsage, RefusesAnEmptyValueInsteadOfTakingTheNextOptionForIt) {
+TEST(CommandUsage, RejectsAnEmptyValueInsteadOfConsumingTheNextOption) {
   const auto outcome = run({"inspect", "--text-field=", "--json", "x.jsonl"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--text-field= has no value"));
@@ -289,7 +289,7 @@ TEST(CommandUsage, RefusesAnEmptyValueInsteadOfTakingTheNextOptionForIt) {
   expect_refusal({"cache", "--prune", "--cache-size", ""}, 2, "--cache-size: the value is empty");
 }
 
-TEST(CommandUsage, ReadsDecimalNumbersAlone) {
+TEST(CommandUsage, AcceptsOnlyDecimalNumbers) {
   const auto outcome = run({"feed", corpus(), "--batch", "02", "--seq", "0100", "--steps", "010", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = Json::parse(outcome.out);
@@ -302,7 +302,7 @@ TEST(CommandUsage, ReadsDecimalNumbersAlone) {
   expect_feed_refusal({"--compute-ms", "nan"}, 2, "--compute-ms is nan");
 }
 
-TEST(CommandUsage, ReplacesNoDeviceNoPipeAndNothingThatIsRead) {
+TEST(CommandUsage, NeverReplacesDevicesPipesAndInputs) {
   const auto pipe = scratch() + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const std::string option : {"--report", "--trace", "--save-state", "--metrics"}) {
@@ -315,7 +315,7 @@ TEST(CommandUsage, ReplacesNoDeviceNoPipeAndNothingThatIsRead) {
                       2, "--report and --metrics both name " + scratch() + "/q.rank1.html");
 }
 
-TEST(CommandUsage, ReplacesNothingThatIsReadUnderAnotherName) {
+TEST(CommandUsage, NeverReplacesAnInputUnderAnotherName) {
   const auto data = make_corpus("m.rank1.jsonl", 50), mix = scratch() + "/m.json", state = scratch() + "/m.state";
   std::ofstream(mix) << R"({"sources": [{"path": "m.rank1.jsonl", "weight": 1}]})";
   const auto refusal = [](const std::string& path, std::vector<std::string> options) {

@@ -244,11 +244,11 @@ CorpusOptions corpus_options(std::int64_t sequence) {
   return {.sequence = sequence, .shuffle_seed = 11, .tokenizer = byte_tokenizer(), .cache_dir = scratch() + "/cache"};
 }
 
-TEST(Resume, GivesEverySampleExactlyOnceHoweverOftenAJobIsKilled) {
+TEST(Resume, EverySampleIsReadExactlyOnceDespiteKills) {
   expect_each_once_through_kills({make_corpus("resume.jsonl", 60), corpus_options(32)});
 }
 
-TEST(Resume, GivesEverySampleOfBalancedStepsOnceHoweverOftenAJobIsKilled) {
+TEST(Resume, EverySampleOfBalancedStepsIsReadOnceDespiteKills) {
   std::mt19937 random(4);
   std::string lines;
   for (int document = 0; document < 600; ++document) {

@@ -46,7 +46,7 @@ TYPED_TEST(DlpackForms, IsViewedWithoutACopyAndDeletedOnceWithTheLastTensor) {
   EXPECT_EQ(foreign.deleted, 1);
 }
 
-TYPED_TEST(DlpackForms, MayLeaveOutStridesAndBeginLater) {
+TYPED_TEST(DlpackForms, AcceptsMissingStridesAndAByteOffset) {
   Foreign<TypeParam> foreign;
   foreign.managed.tensor.strides = nullptr;
   foreign.managed.tensor.byte_offset = 4;
@@ -55,7 +55,7 @@ TYPED_TEST(DlpackForms, MayLeaveOutStridesAndBeginLater) {
   EXPECT_EQ(tensor.as<std::int32_t>()[4], 5);
 }
 
-TYPED_TEST(DlpackForms, MayBeStridedBackwards) {
+TYPED_TEST(DlpackForms, AcceptsNegativeStrides) {
   Foreign<TypeParam> foreign;
   foreign.strides = {-3, -1};
   foreign.managed.tensor.byte_offset = 5 * sizeof(std::int32_t);
@@ -64,7 +64,7 @@ TYPED_TEST(DlpackForms, MayBeStridedBackwards) {
   EXPECT_EQ(tensor.as<std::int32_t>()[5], 0);
 }
 
-TYPED_TEST(DlpackForms, IsDeletedWhereItIsRefused) {
+TYPED_TEST(DlpackForms, IsDeletedIfRejected) {
   const auto refused = [](auto change) {
     Foreign<TypeParam> foreign;
     change(foreign.managed.tensor);
@@ -84,7 +84,7 @@ TYPED_TEST(DlpackForms, IsDeletedWhereItIsRefused) {
   });
 }
 
-TYPED_TEST(DlpackForms, MayLackADeleter) {
+TYPED_TEST(DlpackForms, AcceptsAMissingDeleter) {
   Foreign<TypeParam> foreign;
   foreign.managed.deleter = nullptr;
   const Tensor tensor = from_dlpack(foreign.handle());

@@ -104,7 +104,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     for before, argument in itertools.pairwise(["", *arguments]):
         if not argument or (argument.startswith("--") and argument.endswith("=")):
-            parser.error(f"{argument or before} has no value; give one, or leave the option out")
+            parser.error(f"{argument or before} has no value; pass one, or omit the option")
     return parser.parse_args(arguments)
 
 

@@ -233,8 +233,8 @@ class ParquetReader:
         """Counts a bad row. Raises SourceError unless bad rows are to be left out."""
         if not self._skip_bad:
             raise SourceError(
-                f"row {row} of {self._path} cannot be used: its column {self._column} {what}; fix the file, or leave "
-                "such rows out (skip_bad=True, --skip-bad)"
+                f"row {row} of {self._path} cannot be used: its column {self._column} {what}; fix the file, or skip "
+                "such rows (skip_bad=True, --skip-bad)"
             )
         self.bad_lines += 1
         if len(self.first_bad_lines) < 10:

@@ -61,7 +61,7 @@ class RemoteFile:
             raise _fault(error) from None
 
     def _changed(self, how: str = "was written to") -> SourceError:
-        return SourceError(f"{self._shown} {how} while it was being read: start again with a file that stays as it is")
+        return SourceError(f"{self._shown} {how} while it was being read: start again with a file that does not change")
 
 
 def list_files(url: str) -> list[str]:
