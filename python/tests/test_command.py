@@ -171,7 +171,7 @@ def test_run_tells_what_it_takes(tmp_path: pathlib.Path) -> None:
         (["--report", "."], "--report . is a directory"),
         (["--report", "same", "--trace", "./same"], "--report and --trace both name ./same"),
         (["--metrics", "."], "--metrics . cannot be written"),
-        (["--workers", "2"], "--workers is of a levada.Pipeline, but loaders:Dataset.split gave a generator"),
+        (["--workers", "2"], "--workers needs a levada.Pipeline, but loaders:Dataset.split returned a generator"),
         (["--timeout", "soon"], "argument --timeout: 'soon' is not a duration"),
         (["--timeout", "0"], "--timeout must be a number of seconds, positive"),
     ],

@@ -56,7 +56,7 @@ def feed(arguments: list[str]) -> int:
             signal.signal(signal.SIGINT, _interrupt_once)
             return _feed_as_rank(options, mesh)
         if mesh.size > _MAX_RANKS:
-            raise InvalidArgument(f"the mesh has {mesh.size} ranks; one machine starts at most {_MAX_RANKS}")
+            raise InvalidArgument(f"the mesh has {mesh.size} ranks, but one machine starts at most {_MAX_RANKS}")
         status, message = _levada.run_local(mesh.size, [sys.executable, "-m", "levada", "feed", *arguments])
         if message:
             print(f"levada: {message}", file=sys.stderr)
@@ -78,29 +78,29 @@ def _interrupt_once(*_: object) -> None:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="levada feed",
-        description="Feed the batches of an iterable to every rank of a mesh: as a rank of a launched job (torchrun, "
-        "SLURM, MPI), else with ranks of its own on this machine.",
+        description="Deliver the batches of an iterable to every rank of a mesh. Joins a launched job (torchrun, SLURM, "
+        "MPI); otherwise starts its own ranks on this machine.",
         epilog="Example: levada feed examples.feed:batches --mesh dp=2 --json",
     )
-    parser.add_argument("source", metavar="MODULE:CALLABLE", help="called without arguments where a rank reads")
-    parser.add_argument("--mesh", default="", metavar="dp=2,tp=2", help="ranks as named axes [the job's ranks as dp]")
-    parser.add_argument("--data-axes", default="", metavar="AXES", help="along which batches differ [dp, dp_shard, ...]")
+    parser.add_argument("source", metavar="MODULE:CALLABLE", help="returns the iterable; called on each reader")
+    parser.add_argument("--mesh", default="", metavar="dp=2,tp=2", help="named axes of ranks [the job's ranks as dp]")
+    parser.add_argument("--data-axes", default="", metavar="AXES", help="axes on which batches differ [dp, dp_shard, ...]")
     parser.add_argument("--readers", default="one", metavar="WHO", help="one, all, host, spread, or axes such as dp,pp")
-    parser.add_argument("--iterate", choices=ITERATE, help="who iterates on a rank that reads [by source]")
+    parser.add_argument("--iterate", choices=ITERATE, help="thread that iterates on each reader [depends on the source]")
     parser.add_argument("--divide", default="deal", choices=("deal", "split"), help="deal batches along the data axes, or split them")
-    parser.add_argument("--batch", type=int, metavar="N", help="rows of a dp rank to split, or its samples to balance")
+    parser.add_argument("--batch", type=int, metavar="N", help="rows to split or samples to balance per dp rank")
     parser.add_argument("--balance", metavar="COST", help="divide the samples of each step by tokens, flops or 'field(NAME)'")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="divide a rank's samples over micro-batches of at most N tokens")
-    parser.add_argument("--tail", default="drop", choices=("drop", "pad", "short"), help="a last round that is not full")
-    parser.add_argument("--steps", type=int, metavar="N", help="at most so many")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="steps to leave out at the start")
-    parser.add_argument("--depth", type=int, default=0, metavar="N", help="batches a rank may be behind its reader")
-    parser.add_argument("--timeout", type=_seconds, default=1800.0, metavar="TIME", help="of one wait [30m]")
-    parser.add_argument("--allow-pickle", action="store_true", help="let objects of any class cross as pickles")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="of a levada.Pipeline: processes beside a reader")
-    parser.add_argument("--report", default="", metavar="FILE.html", help="write a page that shows where time went")
-    parser.add_argument("--trace", default="", metavar="FILE.json", help="write what happened when, for Perfetto")
-    parser.add_argument("--metrics", default="", metavar="[HOST:]PORT|FILE", help="export numbers while it runs")
+    parser.add_argument("--tail", default="drop", choices=("drop", "pad", "short"), help="handling of an incomplete round")
+    parser.add_argument("--steps", type=int, metavar="N", help="maximum number of steps")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="steps to skip at the start")
+    parser.add_argument("--depth", type=int, default=0, metavar="N", help="maximum batches that a rank may lag its reader")
+    parser.add_argument("--timeout", type=_seconds, default=1800.0, metavar="TIME", help="timeout of each wait [30m]")
+    parser.add_argument("--allow-pickle", action="store_true", help="send objects of any class as pickles")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes per reader of a levada.Pipeline")
+    parser.add_argument("--report", default="", metavar="FILE.html", help="write a page that shows where time was spent")
+    parser.add_argument("--trace", default="", metavar="FILE.json", help="write a trace of all ranks, for Perfetto")
+    parser.add_argument("--metrics", default="", metavar="[HOST:]PORT|FILE", help="export metrics during the run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     for before, argument in itertools.pairwise(["", *arguments]):
         if not argument or (argument.startswith("--") and argument.endswith("=")):
@@ -199,7 +199,8 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
             if isinstance(source, Pipeline):
                 source = source.run(options.workers, alone=True)
             elif options.workers != 0:
-                raise InvalidArgument(f"--workers is of a levada.Pipeline, but {options.source} gave a {type(source).__name__}")
+                kind = type(source).__name__
+                raise InvalidArgument(f"--workers needs a levada.Pipeline, but {options.source} returned a {kind}")
     except Error as error:
         problem = (type(error).__name__, str(error))
     sent = _levada.agree(job, json.dumps(problem).encode(), options.timeout, "opening the data")
