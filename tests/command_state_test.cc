@@ -68,7 +68,7 @@ TEST(CommandState, ResumesWithOtherWeightsIfRequested) {
   ASSERT_EQ(changed.status, 0) << changed.err;
   EXPECT_NEAR(Json::parse(changed.out).at("sources").at(1).at("share").get<double>(), 0.75, 0.03);
   EXPECT_EQ(mixed(3, {"--load-state", file}).status, 0);
-  expect_refusal(mixed(1, {"--load-state", file}), 2, "in the cursor 1 3 by samples");
+  expect_refusal(mixed(1, {"--load-state", file}), 2, "but the cursor has 1 3 by samples");
   expect_refusal(mixed(1, {"--resume-weights"}), 2, "name its state with --load-state");
 }
 

@@ -218,7 +218,7 @@ TEST(Corpus, FailsIfTooManyLinesAreBad) {
   };
   EXPECT_EQ(fault(1), "no fault");
   EXPECT_THAT(fault(0.5), AllOf(HasSubstr("SourceError: "),
-                                HasSubstr("c.jsonl: 2 of 3 lines cannot be used, and at most "
+                                HasSubstr("c.jsonl: 2 of 3 lines cannot be used, but at most "
                                           "0.5 of a text's lines may be skipped"),
                                 Not(HasSubstr("a.jsonl"))));
   EXPECT_THAT(fault(0), AllOf(HasSubstr("2 of 3 texts cannot be used:"), HasSubstr("a.jsonl: 1 of 2 lines"),

@@ -57,7 +57,7 @@ def test_bad_lines_are_counted_and_warned_of_and_may_be_too_many(tmp_path: pathl
     with pytest.warns(RuntimeWarning, match=r"1 lines of the text cannot be used and are left out \(skip_bad=True\), the first at"):
         corpus = levada.Corpus(path, seq_length=4, skip_bad=True, max_bad=0.25, tokenizer="bytes")
         assert corpus.bad_lines == 1 and corpus.bad_places == [f"{path}:4"]
-    with pytest.raises(levada.SourceError, match=r"some.jsonl: 1 of 4 lines cannot be used, and at most 0.2 of a text's"):
+    with pytest.raises(levada.SourceError, match=r"some.jsonl: 1 of 4 lines cannot be used, but at most 0.2 of a text's"):
         levada.Corpus(path, seq_length=4, skip_bad=True, max_bad=0.2, tokenizer="bytes").open()
     for wrong in (-1, 2, "few"):
         with pytest.raises(levada.InvalidArgument, match="max_bad"):
