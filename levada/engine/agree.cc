@@ -14,38 +14,6 @@
 namespace levada {
 namespace {
 
-/// Posts which rank this rank waits for, and restores the previous status when the wait is over.
-class Posted {
- public:
-  Posted(Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
-  ~Posted() { end(); }
-  void end() {
-    if (!std::exchange(posted_, false)) return;
-    try {
-      engine_.post(before_);
-    } catch (const Error&) {
-      // The group has ended; no rank reads the board any more.
-    }
-  }
-  Posted(const Posted&) = delete;
-  Posted& operator=(const Posted&) = delete;
-
-  void waiting_for(int rank, std::string_view detail = {}) { post(rank, detail); }
-  void at_work(std::string_view detail) { post(-1, detail); }
-
- private:
-  void post(int waiting_for, std::string_view detail) {
-    if (!posted_) before_ = engine_.status(engine_.info().rank);
-    engine_.post(Status::make(what_, before_.step, waiting_for, detail));
-    posted_ = true;
-  }
-
-  Engine& engine_;
-  std::string_view what_;
-  Status before_{};
-  bool posted_ = false;
-};
-
 /// Yields the processor a few times before the caller sleeps, because the other ranks are usually in the same call, and
 /// a wake-up costs more.
 class Patience {
@@ -98,8 +66,8 @@ Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
 
 Lease receive_from_root(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
                         const std::function<void()>* poll) {
-  Posted posted(engine, what);
-  posted.waiting_for(0);
+  OperationStatus posted(engine, what);
+  posted.post(0);
   auto lease = receive(engine, channel, deadline, what, poll);
   if (!lease) throw_left(engine, 0, what);
   return said_by(engine, 0, *std::move(lease), what);
@@ -114,7 +82,7 @@ std::int64_t last_step_of_root(Engine& engine, std::string_view what) {
 /// Receives rank 0's answer. Renews the deadline as long as rank 0 makes progress in the call.
 Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::string_view what,
                      const std::function<void()>* poll) {
-  Posted posted(engine, what);
+  OperationStatus posted(engine, what);
   Patience patience;
   const auto begin = Clock::now();
   const auto explain = [&] { return explain_wait(engine, what, 0, Clock::now() - begin); };
@@ -127,7 +95,7 @@ Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::st
     if (received.ended) throw_left(engine, 0, what);
     if (received.message) return said_by(engine, 0, *std::move(received.message), what);
     if (patience.yield()) continue;
-    if (!std::exchange(has_posted, true)) posted.waiting_for(0);
+    if (!std::exchange(has_posted, true)) posted.post(0);
     // Check rank 0 several times, because over a network each check returns the reply to the previous check's request.
     const auto look = std::ranges::min(deadline, Deadline::after(timeout / 4), {}, &Deadline::at);
     if (reminder.wait(engine, {.receive = channels, .poll = poll}, look, explain) != Woken::timeout) continue;
@@ -157,7 +125,8 @@ class Gather {
 
   /// Returns the leases by rank; rank 0's entry is empty. Each arrival extends the deadline to `renewed` after it, if
   /// that is later.
-  std::vector<Lease> run(Posted& posted, Deadline deadline, Duration renewed, const std::function<void()>* poll) {
+  std::vector<Lease> run(OperationStatus& posted, Deadline deadline, Duration renewed,
+                         const std::function<void()>* poll) {
     auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
     Reminder reminder;
@@ -172,7 +141,7 @@ class Gather {
           begin = Clock::now();
         }
       } else if (!patience.yield()) {
-        if (!std::exchange(has_posted, true)) posted.waiting_for(missing_.front(), say_missing());
+        if (!std::exchange(has_posted, true)) posted.post(missing_.front(), say_missing());
         wait_for_first(reminder, deadline, explain, poll);
       }
     }
@@ -264,7 +233,7 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
     const auto channels = open_to_root(engine);
     const auto answer = engine.open(0, others, 1);
     try {
-      Posted posted(engine, what);
+      OperationStatus posted(engine, what);
       const Bytes all = join(mine, Gather(engine, channels, what).run(posted, deadline, Duration::zero(), poll));
       send(engine, *answer, all, deadline, what, poll);
       return split(all, size);
@@ -310,7 +279,7 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
   }
   std::vector<ByteView> said{mine};
   for (const Lease& other : std::span(others).subspan(1)) said.push_back(other.bytes);
-  posted.at_work("computing the answers");
+  posted.post(-1, "computing the answers");
   const auto parts = answer(said);
   for (std::size_t rank = 1; rank < said.size(); ++rank) {
     send(*engine_, *from_root_[rank - 1], *parts[rank], Deadline::after(timeout), what_, poll);

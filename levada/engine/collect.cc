@@ -222,6 +222,21 @@ std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_v
   return text + (held ? "; end leases sooner, or give the engine more memory" : "; give the engine more memory");
 }
 
+void OperationStatus::post(int waiting_for, std::string_view detail, std::int64_t step) {
+  if (!before_) before_ = engine_.status(engine_.info().rank);
+  engine_.post(Status::make(operation_, step < 0 ? before_->step : step, waiting_for, detail));
+}
+
+void OperationStatus::end() noexcept {
+  if (!before_) return;
+  try {
+    engine_.post(is_blank(*before_) ? Status::make(computing_operation, -1) : *before_);
+  } catch (const Error&) {
+    // The group has ended; no rank reads the board any more.
+  }
+  before_.reset();
+}
+
 std::optional<std::string> raised_by(Engine& engine, int rank) {
   const Status status = engine.status(rank);
   if (!is_in(status, raised_operation)) return std::nullopt;

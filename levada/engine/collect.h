@@ -75,6 +75,29 @@ inline constexpr std::string_view forwarding_operation = "forwarding";
 /// Returns the text of the exception with which `rank` is ending, if the rank has posted it.
 std::optional<std::string> raised_by(Engine& engine, int rank);
 
+/// The Status::operation of a rank that is in no other operation.
+inline constexpr std::string_view computing_operation = "computing";
+
+/// Posts the statuses of one operation. At the end, restores the status that this rank had posted before the first of
+/// them; if it had posted none, posts that the rank is computing.
+class OperationStatus {
+ public:
+  /// `operation` must outlive this.
+  OperationStatus(Engine& engine, std::string_view operation) : engine_(engine), operation_(operation) {}
+  ~OperationStatus() { end(); }
+  OperationStatus(const OperationStatus&) = delete;
+  OperationStatus& operator=(const OperationStatus&) = delete;
+
+  /// `step`: that of the earlier status if it is negative.
+  void post(int waiting_for = -1, std::string_view detail = {}, std::int64_t step = -1);
+  void end() noexcept;
+
+ private:
+  Engine& engine_;
+  const std::string_view operation_;
+  std::optional<Status> before_;
+};
+
 /// How long a rank that finds that another has left waits for its reason. The other rank may be ending with an
 /// exception that had not been thrown yet when it left.
 inline constexpr Duration until_a_reason_comes = std::chrono::milliseconds(1500);

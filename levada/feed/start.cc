@@ -213,30 +213,19 @@ std::shared_ptr<Engine> group_of_pass(Engine& engine) {
 class PostedStart {
  public:
   PostedStart(Engine& job, Engine& group, const std::function<void()>& poll)
-      : job_(job), group_(group), before_(job.status(job.info().rank)), order_(job, &poll) {}
-  ~PostedStart() {
-    try {
-      if (posted_for_ >= 0) job_.post(before_);
-    } catch (const Error&) {
-      // The job has ended; its board is no longer read.
-    }
-  }
-  PostedStart(const PostedStart&) = delete;
-  PostedStart& operator=(const PostedStart&) = delete;
+      : group_(group), status_(job, feed_start_operation), order_(job, &poll) {}
 
   std::function<void()> as_poll() {
     return [this, check = order_.as_poll()] {
       const int rank = group_.status(group_.info().rank).waiting_for;
-      if (order_.is_due() && rank >= 0 && rank != posted_for_)
-        job_.post(Status::make(feed_start_operation, -1, posted_for_ = rank));
+      if (order_.is_due() && rank >= 0 && rank != posted_for_) status_.post(posted_for_ = rank);
       check();
     };
   }
 
  private:
-  Engine& job_;
   Engine& group_;
-  Status before_;
+  OperationStatus status_;
   CollectiveOrder order_;
   int posted_for_ = -1;
 };

@@ -22,28 +22,6 @@ void replace(Lookahead& before, Lookahead reported, int rank) {
   before = std::move(reported);
 }
 
-/// Restores the status board entry when the wait is over.
-class Waiting {
- public:
-  Waiting(Engine& engine, const std::string& stage, std::int64_t item, int rank)
-      : engine_(engine), before_(engine.status(engine.info().rank)) {
-    engine.post(Status::make(stage, item, rank));
-  }
-  ~Waiting() {
-    try {
-      engine_.post(before_);
-    } catch (const Error&) {
-      // The group has ended; no rank reads the board any more.
-    }
-  }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
- private:
-  Engine& engine_;
-  Status before_;
-};
-
 }  // namespace
 
 // ---- EndTree
@@ -136,6 +114,7 @@ EpochEndBarrier::EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarr
   for (const auto& link : tree_.links()) {
     channels_.push_back(engine_->open(link.from, link.to, window, {.tag = link.is_result ? 1u : 0u}));
   }
+  OperationStatus(*job_, options_.stage).post();  // so that a rank that never waits is not silent
 }
 
 void EpochEndBarrier::report(const Lookahead& mine) {
@@ -214,7 +193,8 @@ void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline
     if (!tree_.sends(link) && !ended_[i]) receive.push_back(channels_[i].get());
     if (tree_.sends(link) && link.sent != link.current) room.push_back(channels_[i].get());
   }
-  const Waiting waiting(*job_, options_.stage, item, missing);
+  OperationStatus status(*job_, options_.stage);
+  status.post(missing, {}, item);
   const auto explain = [&] {
     const auto waited = options_.timeout - std::min(options_.timeout, deadline.remaining());
     return explain_wait(*job_, options_.stage, missing, waited);

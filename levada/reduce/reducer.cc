@@ -252,6 +252,7 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> miss
   auto begin = Clock::now();
   const auto poll = asking_statuses(*parent_, poll_now_);  // `parent_`'s statuses explain waits on `group_`
   Reminder reminder;
+  OperationStatus status(*parent_, to_string(collective_));
   while (true) {
     bool moved = false;
     while (!to_send.empty() && group_->try_publish(*to_send.front().channel, to_send.front().message)) {
@@ -268,7 +269,7 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> miss
       continue;
     }
     const int slow = missing.empty() ? -1 : missing.front().channel->from();
-    parent_->post(Status::make(to_string(collective_), number_, slow, options_.name));
+    status.post(slow, options_.name, number_);
     std::vector<Channel*> receive, publish;
     for (const Incoming& each : missing) receive.push_back(each.channel.get());
     if (!to_send.empty()) publish.push_back(to_send.front().channel);
