@@ -46,7 +46,7 @@ def test_the_data_axes_of_such_a_mesh_can_be_named() -> None:
         ({"layout": 3}, "layout must be a levada.Layout or a dict"),
     ],
 )
-def test_a_wrong_type_is_a_type_error(arguments: dict[str, Any], message: str) -> None:
+def test_a_wrong_type_raises_a_type_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message) as caught:
         levada.Feed([1], **arguments)
     assert isinstance(caught.value, levada.InvalidArgument)
@@ -63,13 +63,13 @@ def test_a_wrong_type_is_a_type_error(arguments: dict[str, Any], message: str) -
         lambda: levada.Pipeline([1]).run(timeout=-1),
     ],
 )
-def test_a_wrong_value_is_no_type_error(call: Callable[[], Any]) -> None:
+def test_a_wrong_value_raises_no_type_error(call: Callable[[], Any]) -> None:
     with pytest.raises(levada.InvalidArgument) as caught:
         call()
     assert not isinstance(caught.value, TypeError)
 
 
-def test_a_feed_is_iterated_and_no_iterator() -> None:
+def test_a_feed_is_iterable_but_no_iterator() -> None:
     feed = levada.Feed([1, 2])
     assert isinstance(feed, Iterable) and not isinstance(feed, Iterator)
     with pytest.raises(TypeError, match="not an iterator"):
@@ -97,7 +97,7 @@ def test_the_options_of_a_run_follow_the_same_rule() -> None:
             levada.Pipeline([1]).run(**options)  # type: ignore[arg-type]
 
 
-def test_objects_show_themselves_in_a_line() -> None:
+def test_the_repr_of_an_object_is_one_line() -> None:
     feed = levada.Feed([1, 2, 3], "dp=1,tp=1")
     next(iter(feed))
     assert repr(feed) == "Feed(list, mesh=dp=1,tp=1, readers=one, step 1)"
@@ -110,7 +110,7 @@ def test_objects_show_themselves_in_a_line() -> None:
 
 
 @pytest.mark.parametrize("layout", [levada.Layout.gpt(), levada.Layout({"a'\\\"b": levada.Shard("dp")}, name="it's")])
-def test_a_layout_shows_itself_in_a_line_that_makes_it_again(layout: levada.Layout) -> None:
+def test_the_repr_of_a_layout_recreates_it(layout: levada.Layout) -> None:
     assert "\n" not in repr(layout) and eval(repr(layout), {"Layout": levada.Layout}) == layout
 
 
@@ -177,7 +177,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_an_argument_of_another_type_is_a_type_error_or_says_what_it_must_be(wrong: Any) -> None:
+def test_a_wrong_type_raises_a_type_error_or_names_the_expected_type(wrong: Any) -> None:
     with pytest.raises((TypeError, levada.InvalidArgument)) as raised:
         wrong()
     assert "bad_cast" not in str(raised.value)

@@ -67,7 +67,7 @@ def test_ranks_have_equal_counts_of_samples_without_micro_batches(tmp_path: path
     assert max(works) < 1.02 * sum(works) / 4
 
 
-def test_a_step_goes_on_from_its_states_on_another_mesh(tmp_path: pathlib.Path) -> None:
+def test_a_step_resumes_from_its_state_on_another_mesh(tmp_path: pathlib.Path) -> None:
     body = job("""
         class Loader:
             def __init__(self):
@@ -143,7 +143,7 @@ def test_costs_may_be_a_field_of_the_samples(tmp_path: pathlib.Path, iterate: st
 
 @pytest.mark.long
 @pytest.mark.parametrize("has_state", [True, False])
-def test_an_iterable_gives_the_samples_of_each_step_once_through_100_stops_on_any_meshes(
+def test_an_iterable_yields_each_sample_once_through_100_stops_on_any_meshes(
     tmp_path: pathlib.Path, has_state: bool
 ) -> None:
     told = ranks.succeed(
@@ -211,7 +211,7 @@ def test_an_iterable_gives_the_samples_of_each_step_once_through_100_stops_on_an
 
 
 @pytest.mark.parametrize("order", ["as-read", "long-first", "paired"])
-def test_micro_batches_come_in_the_order_that_was_asked_for(tmp_path: pathlib.Path, order: str) -> None:
+def test_micro_batches_arrive_in_the_requested_order(tmp_path: pathlib.Path, order: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -239,7 +239,7 @@ def test_micro_batches_come_in_the_order_that_was_asked_for(tmp_path: pathlib.Pa
                 assert costs == [falling[at // 2] if at % 2 == 0 else falling[-1 - at // 2] for at in range(len(costs))]
 
 
-def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -> None:
+def test_samples_that_are_too_long_are_cut_on_request(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -263,7 +263,7 @@ def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -
     assert sorted(number for numbers in by_step(told).values() for number in numbers) == list(range(200))
 
 
-def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
+def test_the_balance_report_has_the_work_of_steps(tmp_path: pathlib.Path) -> None:
     page = tmp_path / "page.html"
     told = ranks.succeed(
         tmp_path,
@@ -306,7 +306,7 @@ def test_a_stop_is_counted_in_steps(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("collate", ["None", "levada.collate_packed"])
-def test_collate_packed_by_name_is_what_packs_without_it(tmp_path: pathlib.Path, collate: str) -> None:
+def test_collate_packed_by_name_equals_the_default(tmp_path: pathlib.Path, collate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -343,7 +343,7 @@ def test_collate_packed_by_name_is_what_packs_without_it(tmp_path: pathlib.Path,
     assert sum(mine["positions"] for (mine,) in told) == sum(-(-length_of(number) // 8) * 8 for number in range(200))
 
 
-def test_a_collate_function_of_ones_own_makes_the_batches_of_balanced_samples(tmp_path: pathlib.Path) -> None:
+def test_a_custom_collate_function_makes_the_batches_of_balanced_samples(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -378,13 +378,13 @@ def test_a_collate_function_of_ones_own_makes_the_batches_of_balanced_samples(tm
         assert "could not read step 0" in mine["error"] and "KeyError: 'image'" in mine["error"] and "refuses" in mine["error"]
 
 
-def test_a_cost_is_one_number_or_two_alone_or_in_a_sequence() -> None:
+def test_a_cost_is_one_or_two_numbers() -> None:
     for cost, weights in ((3, (3, 0)), ((3,), (3, 0)), ([3], (3, 0)), ((3, 4), (3, 4)), ([3, 4.0], (3, 4))):
         samples = Samples(levada.Balance(lambda sample, cost=cost: cost), None, None)
         assert samples.take(iter([[1, 2]]), 1) == [(2, 4, *weights, 0)]
 
 
-def test_packed_rows_hold_samples_side_by_side() -> None:
+def test_packed_rows_hold_samples_next_to_each_other() -> None:
     samples = [
         {"input_ids": [1, 2, 3], "labels": np.array([1, 2, 3], np.int32), "image": np.ones((3, 2)), "id": 7},
         {"input_ids": [4], "labels": np.array([4], np.int32), "image": np.zeros((1, 2)), "id": 8},
@@ -401,7 +401,7 @@ def test_packed_rows_hold_samples_side_by_side() -> None:
     assert empty["tokens"].tolist() == [[0, 1, 0, 0]] and empty["cu_seqlens"].tolist() == [[0, 0, 4]]
 
 
-def test_rows_of_one_length_and_number_of_segments_are_padded_with_segments_of_their_own() -> None:
+def test_rows_are_padded_to_one_length_with_separate_segments() -> None:
     samples = [{"tokens": np.arange(1, 4), "labels": np.arange(1, 4)}, {"tokens": np.arange(7, 9), "labels": np.arange(7, 9)}]
     row = levada.collate_packed(samples, row_length=8, max_segments=5)
     assert row["tokens"].tolist() == [[1, 2, 3, 7, 8, 0, 0, 0]]
@@ -416,7 +416,7 @@ def test_rows_of_one_length_and_number_of_segments_are_padded_with_segments_of_t
         levada.collate_packed(samples, row_length=6, max_segments=2)
 
 
-def test_packed_rows_are_made_of_any_numbers() -> None:
+def test_packed_rows_accept_any_numbers() -> None:
     backwards = np.arange(12, dtype=np.int16).reshape(6, 2)[::-2]
     row = levada.collate_packed(
         [

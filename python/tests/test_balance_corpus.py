@@ -15,7 +15,7 @@ from balanced import indented, job, length_of
 
 
 @pytest.mark.parametrize("packing", ["documents", "best-fit", "cut"])
-def test_a_corpus_gives_the_samples_of_a_step_once_on_any_mesh(tmp_path: pathlib.Path, packing: str) -> None:
+def test_a_corpus_feeds_each_sample_of_a_step_once_on_any_mesh(tmp_path: pathlib.Path, packing: str) -> None:
     numbers = random.Random(2)
     texts = [chr(97 + number % 26) * numbers.randint(1, 400) for number in range(300)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -123,7 +123,7 @@ def test_context_parallel_ranks_get_their_chunks_of_each_document_of_a_balanced_
     assert sorted(found) == sorted(texts)
 
 
-def test_long_samples_of_a_feed_of_their_own_are_divided_over_context_parallel_ranks(tmp_path: pathlib.Path) -> None:
+def test_a_separate_feed_divides_long_samples_over_context_parallel_ranks(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
@@ -154,7 +154,7 @@ def test_long_samples_of_a_feed_of_their_own_are_divided_over_context_parallel_r
     assert sorted(told[0][0]["long"] + told[2][0]["long"]) == long[: 4 * 2 * 4]
 
 
-def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.Path) -> None:
+def test_delayed_long_samples_are_fed_once_also_after_a_resume(tmp_path: pathlib.Path) -> None:
     numbers = random.Random(3)
     lengths = [800 if numbers.random() < 0.06 else numbers.randint(1, 60) for _ in range(480)]
     texts = [chr(97 + number % 26) * length for number, length in enumerate(lengths)]
@@ -186,7 +186,7 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
     assert "delayed up to 6 steps" in report["by"]
 
 
-def test_nothing_is_left_after_a_state_behind_a_short_last_step() -> None:
+def test_a_state_after_a_short_last_step_has_no_samples_left() -> None:
     samples = [{"tokens": np.arange(3)}] * 10
     for source in (lambda: samples, lambda: levada.Pipeline(samples).run(0, alone=True)):
         feed = levada.Feed(source(), balance="tokens", batch_size=4, tail="short")
@@ -197,7 +197,7 @@ def test_nothing_is_left_after_a_state_behind_a_short_last_step() -> None:
             assert list(resumed) == []
 
 
-def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_path: pathlib.Path) -> None:
+def test_samples_delayed_at_the_end_of_an_epoch_are_not_fed_in_the_next(tmp_path: pathlib.Path) -> None:
     lengths = [5, 5, 5, 5, 5, 300, 5, 5, 5]  # in steps of four, the long one is left over
     texts = [chr(97 + number) * length for number, length in enumerate(lengths)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

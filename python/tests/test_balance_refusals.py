@@ -52,7 +52,7 @@ from balanced import indented, job
         ('balance="flops"', "ranks"),
     ],
 )
-def test_what_cannot_be_balanced_is_one_error_on_every_rank(tmp_path: pathlib.Path, options: str, why: str) -> None:
+def test_samples_that_cannot_be_balanced_are_one_error_on_every_rank(tmp_path: pathlib.Path, options: str, why: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -82,7 +82,7 @@ def test_what_cannot_be_balanced_is_one_error_on_every_rank(tmp_path: pathlib.Pa
         ("long(samples())", "balance='flops'", "sample 3 of the step has 1001 tokens"),
     ],
 )
-def test_errors_name_the_step_and_not_how_many_micro_batches_came_before(
+def test_errors_name_the_step_instead_of_counting_micro_batches(
     tmp_path: pathlib.Path, source: str, options: str, why: str
 ) -> None:
     told = ranks.succeed(
@@ -137,7 +137,7 @@ def test_a_rank_that_leaves_within_a_step_is_an_error_that_names_step_and_micro_
     assert other["end"]["step"] == leaver["end"]["step"] == 3
 
 
-def test_ranks_that_ask_for_different_balances_hear_of_it(tmp_path: pathlib.Path) -> None:
+def test_different_balances_on_ranks_are_an_error(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -178,7 +178,7 @@ class Weigher:
         ("balance=weigh, collate_fn=[None, list][rank]", "collate_fn list"),
     ],
 )
-def test_ranks_whose_balances_differ_in_what_python_knows_hear_of_it(
+def test_balances_that_differ_in_python_values_are_an_error(
     tmp_path: pathlib.Path, options: str, shown: str
 ) -> None:
     told = ranks.succeed(
@@ -223,7 +223,7 @@ def test_ranks_that_pass_the_same_function_agree(tmp_path: pathlib.Path, cost: s
     assert sorted(number for (mine,) in told for number in mine["numbers"]) == list(range(200))
 
 
-def test_functions_of_one_name_that_divide_a_step_differently_are_an_error_on_every_rank(tmp_path: pathlib.Path) -> None:
+def test_functions_of_one_name_that_divide_differently_are_an_error_on_every_rank(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -274,6 +274,6 @@ def test_a_corpus_with_a_sequence_that_fits_no_micro_batch_is_refused() -> None:
         ([[1, 2], np.ma.masked_array([1, 2], [0, 1])], "field tokens is a MaskedArray, which is more than its elements; give its .filled"),
     ],
 )
-def test_samples_that_fit_no_row_are_refused(samples: list[Any], why: str) -> None:
+def test_samples_longer_than_a_row_are_refused(samples: list[Any], why: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=why):
         levada.collate_packed(samples, pad_to=2)

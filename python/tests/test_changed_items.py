@@ -188,7 +188,7 @@ def test_rows_that_batches_pad_to_other_lengths_are_not_compared(size: int) -> N
             assert sum(len(item["ids"]) for item in rest) == 48 - steps * 4
 
 
-def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
+def test_a_loader_whose_state_never_changes_is_refused_by_name() -> None:
     class Stuck:
         def __iter__(self) -> Any:
             for number in range(6):

@@ -24,7 +24,7 @@ def check(root: pathlib.Path, files: dict[str, str]) -> tuple[int, str]:
     return ran.returncode, ran.stdout
 
 
-def test_a_tree_that_keeps_to_the_table_passes(tmp_path: pathlib.Path) -> None:
+def test_a_tree_that_follows_the_table_passes(tmp_path: pathlib.Path) -> None:
     status, printed = check(tmp_path, {"levada/feed/feed.py": "from levada.job import job\n"})
     assert status == 0, printed
 
@@ -40,7 +40,7 @@ def test_a_tree_that_keeps_to_the_table_passes(tmp_path: pathlib.Path) -> None:
     ],
     ids=["plain", "for types alone", "within a function", "import_module", "import_module by its name"],
 )
-def test_an_import_of_a_higher_room_is_refused_however_it_is_written(tmp_path: pathlib.Path, text: str) -> None:
+def test_an_import_of_a_higher_module_is_refused_however_it_is_written(tmp_path: pathlib.Path, text: str) -> None:
     status, printed = check(tmp_path, {"levada/job/job.py": text})
     assert status == 1 and "python/levada/job/job.py:" in printed and "job uses python/levada/feed/feed.py" in printed
 
@@ -57,13 +57,13 @@ def test_a_relative_import_is_refused(tmp_path: pathlib.Path, text: str) -> None
     assert status == 1 and "python/levada/job/job.py:1: imports are written from the root" in printed
 
 
-def test_an_import_of_a_higher_room_from_cpp_is_refused(tmp_path: pathlib.Path) -> None:
+def test_an_import_of_a_higher_module_from_cpp_is_refused(tmp_path: pathlib.Path) -> None:
     call = 'auto feed = nb::module_::import_("levada.feed.feed");\n'
     status, printed = check(tmp_path, {"src/job/mesh.cc": call})
     assert status == 1 and "python/src/job/mesh.cc:1: job uses python/levada/feed/feed.py" in printed
 
 
 @pytest.mark.parametrize("back", ["from levada.job import job\n", "def f():\n    from levada.job import job\n"])
-def test_a_circle_of_imports_within_a_room_is_refused(tmp_path: pathlib.Path, back: str) -> None:
+def test_an_import_cycle_within_a_module_is_refused(tmp_path: pathlib.Path, back: str) -> None:
     status, printed = check(tmp_path, {"levada/job/job.py": "from levada.job import groups\n", "levada/job/groups.py": back})
     assert status == 1 and "imports go in a circle: levada/job/" in printed

@@ -51,7 +51,7 @@ def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize("options", [[], ["--readers", "dp", "--iterate", "thread"], ["--iterate", "inline", "--skip", "1"]])
-def test_what_a_callable_gives_is_fed_and_reported(tmp_path: pathlib.Path, options: list[str]) -> None:
+def test_the_batches_of_a_callable_are_fed_and_reported(tmp_path: pathlib.Path, options: list[str]) -> None:
     ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2,tp=2", "--json", *options)
     assert ran.returncode == 0 and ran.stderr == "", ran.stderr
     report = json.loads(ran.stdout)
@@ -67,7 +67,7 @@ def test_what_a_callable_gives_is_fed_and_reported(tmp_path: pathlib.Path, optio
         assert told["reader"] == (rank == 0 or ("dp" in options and rank == 2))
 
 
-def test_samples_are_balanced_where_asked(tmp_path: pathlib.Path) -> None:
+def test_samples_are_balanced_on_request(tmp_path: pathlib.Path) -> None:
     options = ["--batch", "4", "--balance", "flops", "--max-tokens", "64", "--json"]
     ran = run(tmp_path, "feed", "loaders:samples", "--mesh", "dp=2,tp=2", *options)
     assert ran.returncode == 0 and ran.stderr == "", ran.stderr
@@ -77,7 +77,7 @@ def test_samples_are_balanced_where_asked(tmp_path: pathlib.Path) -> None:
     assert {rank["batches"] for rank in report["ranks"]} == {report["balance"]["micro_batches"]}
 
 
-def test_without_json_it_is_a_table(tmp_path: pathlib.Path) -> None:
+def test_the_default_output_is_a_table(tmp_path: pathlib.Path) -> None:
     ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2", "--steps", "2", "--timeout", "2m")
     assert ran.returncode == 0
     assert "dp=2: batches of loaders:Dataset.split, over shm: all 2 ranks are on one host" in ran.stdout
@@ -95,7 +95,7 @@ def test_without_json_it_is_a_table(tmp_path: pathlib.Path) -> None:
         ("loaders:number", 1, "loaders:number gave a int, which is not iterable"),
     ],
 )
-def test_what_cannot_be_fed_is_told_in_one_sentence(
+def test_an_object_that_cannot_be_fed_is_an_error_of_one_sentence(
     tmp_path: pathlib.Path, source: str, status: int, sentence: str
 ) -> None:
     ran = run(tmp_path, "feed", source, "--mesh", "dp=2", "--json")
@@ -146,14 +146,14 @@ def test_a_report_that_cannot_be_written_leaves_standard_output_empty(tmp_path: 
     assert ran.stderr.endswith("cannot create gone/written: No such file or directory\n")
 
 
-def test_bad_usage_is_told(tmp_path: pathlib.Path) -> None:
+def test_bad_usage_is_reported(tmp_path: pathlib.Path) -> None:
     for options in (["--mesh", "dp=x"], ["--mesh", "dp=400"], ["--nonsense"], ["--readers", "some"]):
         ran = run(tmp_path, "feed", "loaders:Dataset.split", *options)
         assert ran.returncode == 2 and ran.stdout == "" and "levada" in ran.stderr, options
     assert run(tmp_path, "feed", "loaders:Dataset.split", "--help").stdout.count("levada feed examples.feed:batches") == 1
 
 
-def test_run_tells_what_it_takes(tmp_path: pathlib.Path) -> None:
+def test_run_reports_bad_usage_and_prints_help(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, "run").returncode == 2
     assert run(tmp_path, "run", "-n", "0", "x.py").returncode == 2
     assert "Example" in run(tmp_path, "run", "--help").stdout
@@ -195,7 +195,7 @@ def test_ctrl_c_ends_all_ranks_without_a_traceback(tmp_path: pathlib.Path) -> No
     assert ran.returncode == 130 and "Traceback" not in errors and errors.count("\n") <= 1, errors
 
 
-def test_a_report_that_nobody_reads_or_that_has_no_room_is_no_traceback(tmp_path: pathlib.Path) -> None:
+def test_a_report_to_a_closed_pipe_or_full_disk_prints_no_traceback(tmp_path: pathlib.Path) -> None:
     (tmp_path / "loaders.py").write_text(LOADERS)
     command = f"{sys.executable} -m levada feed loaders:Dataset.split --mesh dp=2"
     for redirected, status, errors in (

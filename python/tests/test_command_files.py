@@ -66,14 +66,14 @@ def test_an_empty_list_on_standard_input_is_refused(folder: pathlib.Path, listed
     assert ran.stderr.startswith("levada: --files-from -: ") and ran.stderr.count("\n") == 1
 
 
-def test_a_listed_file_that_is_not_there_is_named(folder: pathlib.Path) -> None:
+def test_the_error_names_a_missing_listed_file(folder: pathlib.Path) -> None:
     ran = run(folder, *FEED, "--files-from", "-", listed="one.jsonl\nfour.jsonl\n")
     assert ran.returncode in (1, 2) and "four.jsonl" in ran.stderr and ran.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("kept", [None, "what an earlier run wrote"])
 @pytest.mark.parametrize("option", ["--save-state", "--report", "--trace"])
-def test_a_file_that_may_not_grow_so_large_is_named_and_the_earlier_one_stays(
+def test_the_error_names_a_file_over_the_size_limit_and_the_old_file_stays(
     folder: pathlib.Path, option: str, kept: str | None
 ) -> None:
     limited = [*FEED, "one.jsonl", "--engine", "inproc"]  # inproc needs no file for the ranks' memory

@@ -44,7 +44,7 @@ def batches_in(text: str) -> dict[str, float]:
     return {rank: float(count) for rank, count in re.findall(r'levada_feed_batches_total\{rank="(\d+)"\} (\S+)', text)}
 
 
-def test_each_rank_replaces_a_file_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_each_rank_replaces_its_own_file(tmp_path: pathlib.Path) -> None:
     ran = feed(tmp_path, "loaders:plain", "--mesh", "dp=2", "--metrics", "numbers.prom")
     assert ran.returncode == 0, ran.stderr
     assert not (tmp_path / "numbers.prom").exists()
@@ -54,7 +54,7 @@ def test_each_rank_replaces_a_file_of_its_own(tmp_path: pathlib.Path) -> None:
     assert batches_in((tmp_path / "numbers.prom").read_text()) == {"0": 6.0}
 
 
-def test_each_rank_answers_at_a_port_of_its_own_while_it_waits(tmp_path: pathlib.Path) -> None:
+def test_each_rank_serves_its_own_port_while_it_waits(tmp_path: pathlib.Path) -> None:
     first = ranks.free_ports()
     metrics, ports = f"127.0.0.1:{first}", f"{first} {first + 1}"
     ran = feed(tmp_path, "loaders:asking", "--mesh", "dp=2", "--metrics", metrics, ports=ports)
@@ -63,13 +63,13 @@ def test_each_rank_answers_at_a_port_of_its_own_while_it_waits(tmp_path: pathlib
 
 
 @pytest.mark.parametrize("target", ["0", "70000", "65535", "nowhere/numbers.prom", "."])
-def test_a_target_that_cannot_be_is_refused_in_one_sentence(tmp_path: pathlib.Path, target: str) -> None:
+def test_an_impossible_target_is_refused_in_one_sentence(tmp_path: pathlib.Path, target: str) -> None:
     ran = feed(tmp_path, "loaders:plain", "--mesh", "dp=2", "--metrics", target)
     assert ran.returncode == 2 and ran.stdout == ""
     assert ran.stderr.startswith(f"levada: --metrics {target}") and ran.stderr.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: pathlib.Path) -> None:
+def test_the_error_names_a_port_in_use(tmp_path: pathlib.Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -35,7 +35,7 @@ def read_within_768_mib(path: pathlib.Path) -> str:
     return ran.stdout
 
 
-def test_a_text_that_does_not_fit_in_memory_is_refused_before_it_is_there(tmp_path: pathlib.Path) -> None:
+def test_a_text_that_exceeds_memory_is_refused_before_it_is_loaded(tmp_path: pathlib.Path) -> None:
     path = gzip(tmp_path / "a.txt.gz", [b"\n" * (1 << 20)] * 256)
     assert path.stat().st_size < 4 << 20
     said = read_within_768_mib(path)

@@ -41,7 +41,7 @@ def receive(connection: socket.socket, count: int) -> bytes:
     return received
 
 
-def test_a_proof_is_accepted_once_and_from_a_rank_only() -> None:
+def test_a_proof_is_accepted_once_and_only_from_a_rank() -> None:
     listener, other = Listener(SECRET), Listener(SECRET)
     caller = Caller(SECRET, 3, listener.greeting)
     answered = listener.answer(caller.call)
@@ -56,7 +56,7 @@ def test_a_proof_is_accepted_once_and_from_a_rank_only() -> None:
     assert not caller.is_answered_by(caller.call[-PROOF_BYTES:])
 
 
-def test_nothing_that_crosses_shows_the_secret() -> None:
+def test_no_bytes_on_the_wire_reveal_the_secret() -> None:
     listener = Listener(SECRET)
     caller = Caller(SECRET, 1, listener.greeting)
     answered = listener.answer(caller.call)
@@ -65,7 +65,7 @@ def test_nothing_that_crosses_shows_the_secret() -> None:
     assert not any(SECRET[at : at + 6] in crossed for at in range(26))
 
 
-def test_ranks_have_one_connection_each_that_both_ends_know() -> None:
+def test_each_pair_of_ranks_shares_one_connection() -> None:
     with accepting() as (zero, at_zero), accepting() as (one, at_one):
         called = {1: call(at_one, SECRET, 0, WITHIN)}, {0: call(at_zero, SECRET, 1, WITHIN)}
         kept = keep_one_each(0, zero.close(), called[0])[1], keep_one_each(1, one.close(), called[1])[0]
@@ -76,7 +76,7 @@ def test_ranks_have_one_connection_each_that_both_ends_know() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[1, 1], [4], [2, 2], [3, 1, 2], [1, 4], [8] * 40, [1] * 20], ids=str)
-def test_ranks_watch_their_own_host_and_some_rank_of_each_other_one(sizes: list[int]) -> None:
+def test_a_rank_watches_its_own_host_and_some_rank_of_each_other_host(sizes: list[int]) -> None:
     host_of = [host for host, size in enumerate(sizes) for _ in range(size)]
     ranks = range(len(host_of))
     watched = [connections.watched_by(rank, host_of) for rank in ranks]
@@ -98,7 +98,7 @@ def test_a_rank_describes_itself_to_a_group_in_64_bytes_whatever_the_release() -
     assert groups._Place.decode(later) == place._replace(engine="another")
 
 
-def test_a_rank_of_eight_thousand_joins_in_seconds_of_processor_time() -> None:
+def test_one_of_eight_thousand_ranks_joins_in_seconds_of_processor_time() -> None:
     hosts, ranks_per_host = 1024, 8
     host_of = [host for host in range(hosts) for _ in range(ranks_per_host)]
     place = groups._Place(b"h" * 16, SECRET, 16, "auto").encode()
@@ -130,7 +130,7 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS)
-def test_a_stranger_is_no_rank_and_holds_up_none(sent: bytes) -> None:
+def test_a_stranger_cannot_join_or_delay_ranks(sent: bytes) -> None:
     with accepting() as (acceptor, where):
         strangers = [connect(where) for _ in range(20)]
         for each in strangers:
@@ -150,7 +150,7 @@ def test_hundreds_of_silent_strangers_leave_room_for_a_rank() -> None:
             each.close()
 
 
-def test_a_stranger_is_dropped_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_is_dropped_after_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_PATIENCE", 0.2)
     with accepting() as (_, where), connect(where) as stranger:
         assert len(receive(stranger, CHALLENGE_BYTES)) == CHALLENGE_BYTES
@@ -163,7 +163,7 @@ def test_a_rank_that_does_not_exist_is_dropped() -> None:
         assert receive(connection, PROOF_BYTES) == b""
 
 
-def test_whatever_listens_in_the_place_of_a_rank_is_none() -> None:
+def test_an_impostor_that_listens_in_place_of_a_rank_is_rejected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         where = Address("here", "127.0.0.1", listener.getsockname()[1])
 
@@ -180,7 +180,7 @@ def test_whatever_listens_in_the_place_of_a_rank_is_none() -> None:
         poser.join()
 
 
-def test_a_listener_that_accepts_nobody_is_a_timeout() -> None:
+def test_a_listener_that_never_accepts_is_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="timed out"):
@@ -188,7 +188,7 @@ def test_a_listener_that_accepts_nobody_is_a_timeout() -> None:
         assert time.monotonic() - began < WITHIN
 
 
-def test_too_few_descriptors_are_not_taken_for_a_firewall() -> None:
+def test_a_lack_of_descriptors_is_not_reported_as_a_firewall() -> None:
     where = Address("host1", "10.0.0.2", 4000)
     text = describe_failure(0, 1, where, OSError(24, os.strerror(24)))
     assert "[Errno 24] Too many open files" in text and "ulimit -n" in text and "firewall" not in text

@@ -29,7 +29,7 @@ def told(folder: pathlib.Path, body: str, max_tokens: int = 32, max_cp: int = 4)
     return outcome.told
 
 
-def test_every_position_is_on_one_rank(tmp_path: pathlib.Path) -> None:
+def test_each_position_is_on_exactly_one_rank(tmp_path: pathlib.Path) -> None:
     reports = told(
         tmp_path,
         """
@@ -63,7 +63,7 @@ def test_a_report_counts_each_sample_once(tmp_path: pathlib.Path) -> None:
     assert '"samples":32' in page.read_text().replace(" ", "")
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: pathlib.Path) -> None:
+def test_a_run_resumes_with_another_number_of_ranks(tmp_path: pathlib.Path) -> None:
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
@@ -118,7 +118,7 @@ for batch in feed:
         ({"max_cp": 4, "order": "paired"}, "the order as-read"),
     ],
 )
-def test_a_balance_refuses_what_does_not_go_together(options: dict[str, object], message: str) -> None:
+def test_a_balance_refuses_incompatible_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=message):
         levada.Balance(**{"cost": "flops", **options})  # type: ignore[arg-type]
 

@@ -51,7 +51,7 @@ def test_a_folder_of_more_files_than_descriptors_is_read_in_every_epoch(tmp_path
     assert len(os.listdir("/proc/self/fd")) < 200
 
 
-def test_bad_lines_are_counted_and_warned_of_and_may_be_too_many(tmp_path: pathlib.Path) -> None:
+def test_bad_lines_are_counted_warned_about_and_limited(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "some.jsonl"
     path.write_text('{"text": "a text of some length"}\n' * 3 + "bad\n")
     with pytest.warns(RuntimeWarning, match=r"1 lines of the text cannot be used and are left out \(skip_bad=True\), the first at"):
@@ -77,7 +77,7 @@ def test_epochs_share_what_is_open(path: pathlib.Path) -> None:
     assert epochs == firsts(levada.Feed(whole, batch_size=9))
 
 
-def test_a_state_goes_on_in_its_epoch(path: pathlib.Path) -> None:
+def test_a_state_resumes_in_its_epoch(path: pathlib.Path) -> None:
     feed = feed_of(path)
     feed.set_epoch(2)
     whole = firsts(feed)
@@ -97,7 +97,7 @@ def test_a_state_goes_on_in_its_epoch(path: pathlib.Path) -> None:
         assert firsts(resumed) == whole[step:]
 
 
-def test_a_state_of_an_epoch_at_its_end_goes_on_with_the_next(path: pathlib.Path) -> None:
+def test_a_state_at_the_end_of_an_epoch_resumes_with_the_next(path: pathlib.Path) -> None:
     feed = feed_of(path)  # 63 samples, so seven are left over
     feed.set_epoch(1)
     firsts(feed)
@@ -111,7 +111,7 @@ def test_a_state_of_an_epoch_at_its_end_goes_on_with_the_next(path: pathlib.Path
     assert firsts(resumed) == firsts(feed)
 
 
-def test_a_state_of_another_epoch_than_is_set_is_refused(path: pathlib.Path) -> None:
+def test_a_state_of_an_epoch_that_is_not_set_is_refused(path: pathlib.Path) -> None:
     feed = feed_of(path)
     feed.set_epoch(1)
     batches = iter(feed)
@@ -125,7 +125,7 @@ def test_a_state_of_another_epoch_than_is_set_is_refused(path: pathlib.Path) -> 
             firsts(resumed)
 
 
-def test_a_state_behind_the_end_of_the_data_is_refused(path: pathlib.Path) -> None:
+def test_a_state_past_the_end_of_the_data_is_refused(path: pathlib.Path) -> None:
     feed = feed_of(path, epochs=3)
     batches = iter(feed)
     for _ in range(20):
@@ -150,7 +150,7 @@ def mixes(tmp_path: pathlib.Path) -> list[pathlib.Path]:
     return paths
 
 
-def test_epochs_behind_a_change_of_weights_continue_the_mix_in_one_process_as_in_several(mixes: list[pathlib.Path]) -> None:
+def test_epochs_after_a_change_of_weights_continue_the_mix_in_any_number_of_processes(mixes: list[pathlib.Path]) -> None:
     def feed(**options: Any) -> levada.Feed:
         return levada.Feed(levada.Corpus(mixes[1], seq_length=8, resume_weights=True, **options, tokenizer="bytes"), batch_size=1)
 
@@ -192,7 +192,7 @@ def test_epochs_behind_a_change_of_weights_continue_the_mix_in_one_process_as_in
     assert [batch["tokens"].tolist() for batch in same] == [batch["tokens"].tolist() for batch in fresh]
 
 
-def test_ranks_without_files_of_their_own_continue_a_mix_alike(tmp_path: pathlib.Path, mixes: list[pathlib.Path]) -> None:
+def test_ranks_without_files_continue_a_mix_in_the_same_way(tmp_path: pathlib.Path, mixes: list[pathlib.Path]) -> None:
     for readers in ("one", "all"):
         told = ranks.succeed(
             tmp_path,
@@ -227,7 +227,7 @@ def test_ranks_without_files_of_their_own_continue_a_mix_alike(tmp_path: pathlib
         assert told[0][-1]["state"] == told[1][-1]["state"]
 
 
-def test_epochs_that_cannot_be_counted_are_refused(path: pathlib.Path) -> None:
+def test_an_uncountable_number_of_epochs_is_refused(path: pathlib.Path) -> None:
     for epochs in (-1, 2**62, 2**70):
         with pytest.raises(levada.InvalidArgument, match="epochs must be 0, for no end"):
             feed_of(path, epochs=epochs)
@@ -279,7 +279,7 @@ def test_a_path_with_a_zero_byte_is_refused(path: pathlib.Path) -> None:
             levada.Corpus(seq_length=16, **options, tokenizer="bytes").open()
 
 
-def test_a_corpus_that_is_less_than_a_step_is_an_error(path: pathlib.Path) -> None:
+def test_a_corpus_smaller_than_a_step_is_an_error(path: pathlib.Path) -> None:
     samples = len(levada.Corpus(path, seq_length=16, tokenizer="bytes"))
     message = f"one step takes {samples + 1} samples, but the corpus has only {samples}; lower batch_size or"
     with levada.Feed(levada.Corpus(path, seq_length=16, tokenizer="bytes"), batch_size=samples + 1) as feed:
@@ -311,13 +311,13 @@ def test_text_is_tokenized_into_the_cache_folder_once(tmp_path: pathlib.Path) ->
     assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_a_cache_in_the_folder_of_the_data_is_no_data(tmp_path: pathlib.Path) -> None:
+def test_a_cache_in_the_data_folder_is_not_read_as_data(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 9)
     corpora = [levada.Corpus(tmp_path, seq_length=16, cache_dir=tmp_path / "cache", tokenizer="bytes") for _ in range(2)]
     assert [corpus.tokens for corpus in corpora] == [91, 91]
 
 
-def test_tokens_that_no_corpus_uses_leave_a_cache_that_is_full(
+def test_a_full_cache_evicts_unused_tokens(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cache = tmp_path / "cache"
@@ -339,7 +339,7 @@ def test_tokens_that_no_corpus_uses_leave_a_cache_that_is_full(
     assert sum(len(batch["tokens"]) for batch in levada.Feed(used, batch_size=1)) == 6
 
 
-def test_an_error_quotes_nothing_that_a_terminal_would_obey(tmp_path: pathlib.Path) -> None:
+def test_an_error_escapes_control_characters(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a\x1b[2J.jsonl"
     path.write_text('{"\\u001b]0;x\\u0007": 1}\n')
     with pytest.raises(levada.SourceError, match=r"a\\x1b\[2J.jsonl:1: .*\\x1b\]0;x\\x07"):
@@ -350,7 +350,7 @@ def test_an_error_quotes_nothing_that_a_terminal_would_obey(tmp_path: pathlib.Pa
 
 
 @pytest.mark.long
-def test_ranks_wait_for_a_reader_that_tokenizes_for_longer_than_a_wait_may_last(tmp_path: pathlib.Path) -> None:
+def test_ranks_wait_beyond_the_timeout_for_a_reader_that_tokenizes(tmp_path: pathlib.Path) -> None:
     (tmp_path / "c.txt").write_text("0123456789" * 100)
     told = ranks.succeed(
         tmp_path,
@@ -367,7 +367,7 @@ def test_ranks_wait_for_a_reader_that_tokenizes_for_longer_than_a_wait_may_last(
     assert told == [[{"steps": 7}], [{"steps": 7}]]
 
 
-def test_a_reader_that_dies_while_it_tokenizes_ends_the_others_wait(tmp_path: pathlib.Path) -> None:
+def test_the_death_of_a_tokenizing_reader_ends_the_wait_of_the_others(tmp_path: pathlib.Path) -> None:
     (tmp_path / "c.txt").write_text("0123456789" * 100)
     outcome = ranks.run(
         tmp_path,

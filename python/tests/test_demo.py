@@ -44,7 +44,7 @@ def fake(folder: pathlib.Path, digest: str, status: int) -> pathlib.Path:
     return path
 
 
-def test_three_lines_come_first_and_digests_only_where_asked_for(corpus: pathlib.Path) -> None:
+def test_three_lines_come_first_and_digests_only_on_request(corpus: pathlib.Path) -> None:
     shown = [run(corpus, *options, levada=os.environ["LEVADA_COMMAND"]) for options in ([], ["--verbose"])]
     for ran in shown:
         assert ran.returncode == 0 and ran.stderr == "", ran.stderr

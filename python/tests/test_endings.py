@@ -130,7 +130,9 @@ def test_a_rank_whose_step_raises_is_an_error_that_names_it_on_the_others(tmp_pa
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1"),
     ],
 )
-def test_so_is_one_that_exits_times_out_closes_or_is_killed(tmp_path: pathlib.Path, failure: str, text: str) -> None:
+def test_a_rank_that_exits_times_out_closes_or_is_killed_is_an_error_on_the_others(
+    tmp_path: pathlib.Path, failure: str, text: str
+) -> None:
     for mine in _outcomes(tmp_path, LOOPS["plain"], failure):
         assert text in mine["text"]
 
@@ -143,7 +145,9 @@ def test_so_is_one_that_exits_times_out_closes_or_is_killed(tmp_path: pathlib.Pa
         ("raise type('Mute', (ValueError,), {'__str__': lambda self: 1 / 0})", "with Mute: <exception str() failed>"),
     ],
 )
-def test_so_is_one_whose_exception_has_no_text_in_utf8(tmp_path: pathlib.Path, failure: str, text: str) -> None:
+def test_a_rank_whose_exception_is_not_utf8_is_an_error_on_the_others(
+    tmp_path: pathlib.Path, failure: str, text: str
+) -> None:
     loop = """
     try:
         for batch in feed: step()
@@ -179,7 +183,7 @@ def test_all_ranks_may_leave_at_the_same_step_at_different_times(tmp_path: pathl
         assert mine[1]["rest"] == [rank, 3 + rank]
 
 
-def test_an_exception_handled_before_a_loop_is_not_why_it_is_left(tmp_path: pathlib.Path) -> None:
+def test_an_exception_handled_before_a_loop_is_not_its_cause(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -200,7 +204,7 @@ def test_an_exception_handled_before_a_loop_is_not_why_it_is_left(tmp_path: path
     assert [mine[0] for mine in told] == [{"end": "left"}] * 2
 
 
-def test_all_ranks_may_catch_it_and_begin_the_next_pass(tmp_path: pathlib.Path) -> None:
+def test_all_ranks_may_catch_the_error_and_begin_the_next_pass(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         3,
@@ -337,7 +341,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(("batches", "how"), [("[4 + rank]", "left"), ("levada.Feed(range(8))", "left at step 3")])
-def test_a_rank_that_ended_is_named_with_its_exception_to_those_who_wait_in(
+def test_waiting_ranks_get_the_rank_and_exception_of_an_ended_rank_in(
     tmp_path: pathlib.Path, operation: str, batches: str, how: str
 ) -> None:
     told = ranks.run_without_launcher(

@@ -169,7 +169,7 @@ class Loader:
 
 
 @pytest.mark.parametrize("iterate", ["inline", "thread"])
-def test_what_a_source_raises_is_the_cause_on_the_rank_that_reads(iterate: str) -> None:
+def test_an_exception_of_the_source_is_the_cause_on_the_reader(iterate: str) -> None:
     def failing() -> Iterator[int]:
         yield 1
         raise FileNotFoundError(2, "no such file", "part-7.tar")

@@ -72,7 +72,7 @@ tell(same=same(store.get(mine), [int(id[1:]) for id in mine]), again=again.sent_
     assert sum(mine["received"] for (mine,) in told) == first["delivered"]
 
 
-def test_what_is_wrong_is_one_error_on_all_ranks_before_anything_moves(tmp_path: pathlib.Path) -> None:
+def test_a_mistake_is_the_same_error_on_all_ranks_before_anything_moves(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         3,
@@ -139,7 +139,7 @@ except levada.InvalidArgument as error: tell(error=str(error))
         exchange.destinations(levada.Mesh(cp=2), [["a"]], cut="diagonally")
 
 
-def test_samples_come_without_keys_that_they_lack(tmp_path: pathlib.Path) -> None:
+def test_samples_arrive_without_absent_keys(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -182,7 +182,7 @@ except levada.InvalidArgument as error: tell(error=str(error), values=store.get(
         assert refused["values"] == {"score": rank + 1}
 
 
-def test_a_rank_that_is_killed_in_the_middle_leaves_no_half_of_a_key(tmp_path: pathlib.Path) -> None:
+def test_a_killed_rank_leaves_no_partial_key(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
         3,
@@ -237,7 +237,7 @@ except levada.EngineError as error:
     assert all("a rank was interrupted in an exchange" in mine["text"] for (mine,) in told[1:]), told
 
 
-def test_a_call_that_one_rank_refuses_itself_is_not_taken_for_its_next_one(tmp_path: pathlib.Path) -> None:
+def test_a_call_refused_on_one_rank_is_not_mistaken_for_its_next_call(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         3,
@@ -266,7 +266,7 @@ attempt({0: []}, ["x"])
     assert next_call.startswith("InvalidArgument: rank 0 makes call 4 of this group's exchanges, but rank 1 makes call 5:")
 
 
-def test_a_string_is_no_list_of_ids_or_keys() -> None:
+def test_a_string_is_refused_as_a_list_of_ids_or_keys() -> None:
     directory = levada.exchange.SampleDirectory()
     for wants, keys, fault in [
         ({1: "ab"}, ["x"], r"wants\[1\] must be a list of strings, got 'ab'"),
@@ -302,7 +302,7 @@ tell(got=[len(got), bool((got == 1 - rank).all())], reduced=float(reduced[0]), f
     assert told == [[{"got": [24 * 2**20, True], "reduced": 3.0, "fed": [0, 1, 2]}]] * 2
 
 
-def test_what_one_rank_alone_cannot_tell_is_an_error_on_all(tmp_path: pathlib.Path) -> None:
+def test_a_conflict_between_ranks_is_an_error_on_all(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         3,
@@ -331,7 +331,7 @@ tell(ids=exchange.all_gather(store, timeout=20).meta().ids)
     assert sorted(told[0][2]["ids"]) == ["0.0", "0.1", "2.0", "2.1"]
 
 
-def test_the_example_of_three_models_on_the_same_ranks_runs() -> None:
+def test_the_example_with_three_models_on_the_same_ranks_runs() -> None:
     command = [sys.executable, "-m", "levada", "run", "-n", "4", str(EXAMPLE)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
@@ -383,7 +383,7 @@ def test_threads_may_store_and_change_the_same_batch(tmp_path: pathlib.Path) -> 
     assert all(any(part in each for part in known) for each in only["refused"])
 
 
-def test_ranks_in_other_calls_or_with_other_stores_are_told_so(tmp_path: pathlib.Path) -> None:
+def test_different_calls_or_stores_on_ranks_are_an_error(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

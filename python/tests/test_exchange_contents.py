@@ -8,7 +8,7 @@ import pathlib
 import ranks
 
 
-def test_an_update_on_one_holder_is_refused_until_all_have_it(tmp_path: pathlib.Path) -> None:
+def test_an_update_on_one_holder_is_refused_until_all_holders_have_it(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         3,

@@ -18,7 +18,7 @@ import ranks
 from levada.base import exits
 
 
-def test_what_cannot_cross_or_be_iterated_reaches_every_rank(tmp_path: pathlib.Path) -> None:
+def test_an_item_or_loader_that_fails_is_an_error_on_every_rank(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -37,7 +37,7 @@ def test_what_cannot_cross_or_be_iterated_reaches_every_rank(tmp_path: pathlib.P
         assert "/no/such/file.txt" in mine[3]["text"]
 
 
-def test_a_loader_of_a_rank_that_does_not_read_is_left_alone(tmp_path: pathlib.Path) -> None:
+def test_a_rank_that_does_not_read_leaves_its_loader_untouched(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -99,7 +99,7 @@ def test_a_layout_of_an_absent_field_is_refused_on_every_rank(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_batches_that_are_kept_stall_nobody(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_kept_batches_stall_no_rank(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -150,7 +150,7 @@ def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path, victim: in
     ("iterate", "place"),
     [("thread", "__iter__ > fetch (script.py:"), ("inline", "__iter__ > fetch (script.py:")],
 )
-def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
+def test_a_loader_that_hangs_is_named_and_does_not_block_the_exit(
     tmp_path: pathlib.Path, iterate: str, place: str
 ) -> None:
     began = time.monotonic()
@@ -182,7 +182,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
 
 
 @pytest.mark.long
-def test_who_waits_for_a_rank_that_computes_is_told_its_step(tmp_path: pathlib.Path) -> None:
+def test_a_rank_that_waits_for_a_computing_rank_reports_its_step(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
         2,
@@ -197,7 +197,7 @@ def test_who_waits_for_a_rank_that_computes_is_told_its_step(tmp_path: pathlib.P
     assert "; rank 1: computing step 5, for " in outcome.told[0][0]["text"]
 
 
-def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
+def test_only_the_loader_ends_its_data(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -302,7 +302,7 @@ def test_a_closed_pass_is_over() -> None:
 
 
 @pytest.mark.long
-def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> None:
+def test_a_second_close_waits_for_the_first(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -346,7 +346,7 @@ def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.long
-def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:
+def test_a_thread_that_waits_for_a_batch_does_not_block_the_exit(tmp_path: pathlib.Path) -> None:
     for iterate in ("thread", "inline"):
         told = ranks.succeed(
             tmp_path,
@@ -400,7 +400,7 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
         assert {"interrupted": True} in told, outcome.errors
 
 
-def test_a_forked_child_is_told_that_it_has_no_part(tmp_path: pathlib.Path) -> None:
+def test_a_forked_child_cannot_use_the_feed(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -430,7 +430,7 @@ def test_a_failing_rank_fails_the_run(tmp_path: pathlib.Path) -> None:
     assert outcome.status == 1 and "on purpose" in outcome.errors
 
 
-def test_a_thread_that_cannot_be_started_is_told_with_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
+def test_the_error_for_a_refused_thread_names_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("some text " * 1000)
     code = f"""
@@ -467,7 +467,7 @@ def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
 @pytest.mark.usefixtures("no_more_threads")
-def test_a_feed_whose_thread_is_refused_says_which_limits_to_raise(iterate: str) -> None:
+def test_a_feed_whose_thread_is_refused_names_the_limits_to_raise(iterate: str) -> None:
     with pytest.raises(levada.EngineError, match=REFUSED):
         list(levada.Feed(range(3), iterate=iterate, timeout=60))
     assert not multiprocessing.active_children()
@@ -484,7 +484,7 @@ def test_an_exporter_whose_thread_is_refused_frees_its_port() -> None:
 
 
 @pytest.mark.usefixtures("no_more_threads")
-def test_a_process_for_whose_starter_there_is_no_thread_is_not_started() -> None:
+def test_a_process_is_not_started_without_a_thread_to_start_it() -> None:
     process = multiprocessing.get_context("spawn").Process(target=print)
     exits._starter.cache_clear()
     with ThreadPoolExecutor(1) as pool:

@@ -81,7 +81,7 @@ def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, itera
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "short"])
-def test_fields_of_another_extent_than_the_rows_ask_for_a_layout_whatever_the_tail(tmp_path: pathlib.Path, tail: str) -> None:
+def test_fields_whose_extent_is_not_the_rows_require_a_layout_for_any_tail(tmp_path: pathlib.Path, tail: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -161,7 +161,7 @@ def test_the_choice_of_readers_changes_no_batch(tmp_path: pathlib.Path, readers:
         assert mine["fields"] == plain.fields()
 
 
-def test_a_loader_may_use_its_buffer_again(tmp_path: pathlib.Path) -> None:
+def test_a_loader_may_reuse_its_buffer(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -193,7 +193,7 @@ def test_structures_may_differ_from_step_to_step(tmp_path: pathlib.Path) -> None
         assert mine == {"types": ["dict", "list", "tuple", "dict", "ndarray", "NoneType", "int"] * 2, "last": 5}
 
 
-def test_batches_of_one_structure_share_nothing_that_can_be_changed(tmp_path: pathlib.Path) -> None:
+def test_batches_of_one_structure_share_no_mutable_object(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -257,7 +257,7 @@ def test_access_says_whether_batches_can_be_written(tmp_path: pathlib.Path) -> N
         assert [each["writeable"] for each in mine] == [False] * 4 + [True] * 4
 
 
-def test_one_rank_may_ask_all_to_stop(tmp_path: pathlib.Path) -> None:
+def test_one_rank_may_request_a_stop_of_all(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -276,7 +276,7 @@ def test_one_rank_may_ask_all_to_stop(tmp_path: pathlib.Path) -> None:
 TEXT = "Water falls in the north of the island, and is needed in the south.\n"
 
 
-def test_a_corpus_is_the_one_that_the_command_feeds(tmp_path: pathlib.Path) -> None:
+def test_a_corpus_feeds_the_batches_of_the_command(tmp_path: pathlib.Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(TEXT * 500)
     told = ranks.succeed(
@@ -307,7 +307,7 @@ def test_a_corpus_is_the_one_that_the_command_feeds(tmp_path: pathlib.Path) -> N
         assert mine["fields"] == {name: field["digest"] for name, field in fields.items()}
 
 
-def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) -> None:
+def test_a_corpus_resumes_from_its_state_and_by_epoch(tmp_path: pathlib.Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(TEXT * 100)
     told = ranks.succeed(
@@ -355,7 +355,7 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         ({"prefetch": 1, "mesh": levada.Mesh(pp=2)}, "prefetch is 1, but pp has 2 stages"),
     ],
 )
-def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_the_error_names_a_number_of_the_wrong_kind(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=message):
         levada.Feed([1], **arguments)
 
@@ -374,7 +374,7 @@ def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message:
         ({"layout": ["shard(dp,0)"]}, "layout must be a levada.Layout or a dict .*got \\['shard"),
     ],
 )
-def test_a_value_that_an_argument_does_not_have_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_the_error_names_an_invalid_choice(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=message):
         levada.Feed([1], **arguments)
 

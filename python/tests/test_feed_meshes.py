@@ -30,7 +30,7 @@ def test_each_rank_along_any_data_axis_gets_batches_of_its_own(tmp_path: pathlib
         assert mine[4] == {"rows": [[2 * rank, 2 * rank + 1], [8 + 2 * rank, 9 + 2 * rank]]}
 
 
-def test_an_axis_that_nobody_knows_is_asked_about(tmp_path: pathlib.Path) -> None:
+def test_an_unknown_axis_is_refused(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -67,7 +67,7 @@ def test_the_size_of_an_axis_is_a_whole_number(size: Any) -> None:
             make(dp=size)
 
 
-def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
+def test_a_mesh_must_fit_the_job(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
@@ -154,7 +154,7 @@ def test_placements_are_objects_or_their_text() -> None:
         ({"x": {"dp": "shard(dp,0)"}}, "cannot be placed along dp"),
     ],
 )
-def test_what_is_not_a_placement_is_refused(fields: Any, problem: str) -> None:
+def test_an_invalid_placement_is_refused(fields: Any, problem: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=problem):
         levada.Layout(fields)
     with pytest.raises(levada.InvalidArgument, match="optional"):
@@ -179,7 +179,7 @@ def test_a_mesh_knows_its_own_rank_and_its_parts(tmp_path: pathlib.Path) -> None
         levada.Mesh(dp=2)["cp"]
 
 
-def test_an_axis_that_a_mesh_lacks_is_one_rank_only_where_its_name_says_so() -> None:
+def test_an_absent_axis_counts_as_one_rank_only_if_its_name_is_known() -> None:
     mesh = levada.Mesh(dp=2, tp=2)
     assert (mesh.coordinate(3, "cp"), mesh.axis_size("pp"), mesh.group(3, ["cp"])) == (0, 1, [3])
     for wrong in (lambda: mesh.coordinate(1, "dpp"), lambda: mesh.axis_size("dpp"), lambda: mesh.group(1, ["tp", "dpp"])):
@@ -189,7 +189,7 @@ def test_an_axis_that_a_mesh_lacks_is_one_rank_only_where_its_name_says_so() -> 
         levada.Mesh(dp_replicate=2, dp_shard=2).coordinate(1, "dp")
 
 
-def test_a_part_of_a_mesh_knows_its_own_rank_in_itself(tmp_path: pathlib.Path) -> None:
+def test_a_part_of_a_mesh_knows_its_own_rank(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         8,

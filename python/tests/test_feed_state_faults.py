@@ -53,7 +53,7 @@ def rest(source: str, state: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_state_without_one_of_its_keys_is_refused_naming_it(source: str) -> None:
+def test_the_error_names_the_missing_key_of_a_state(source: str) -> None:
     state = saved(source)
     assert rest(source, state) == list(range(READ, ITEMS))
     for key in state:
@@ -95,7 +95,7 @@ def test_a_state_with_any_bit_of_its_cursor_changed_or_cut_short_is_refused() ->
             rest("with a state", {**state, "cursor": each})
 
 
-def test_what_a_cursor_says_is_not_believed_even_where_the_checksum_is_right() -> None:
+def test_a_cursor_is_validated_even_if_its_checksum_is_right() -> None:
     cursor = saved("with a state")["cursor"]
     for at in range(len(cursor)):
         for value in (0x00, 0x7F, 0xFF):
@@ -187,7 +187,7 @@ def test_a_state_at_the_end_of_the_data_resumes_there(tmp_path: pathlib.Path, op
     assert ranks.succeed(tmp_path, 2, body) == [[{"got": 0, "end": "exhausted"}]] * 2
 
 
-def test_steps_to_skip_may_lie_behind_the_end_of_the_data() -> None:
+def test_skipped_steps_may_exceed_the_data() -> None:
     feed = levada.Feed(range(4), skip=9)
     assert list(feed) == [] and feed.end is not None and feed.end.cause == "exhausted"
     stopped = levada.Feed(range(4))
@@ -204,7 +204,7 @@ def write_lines(path: pathlib.Path, lines: int) -> pathlib.Path:
     return path
 
 
-def test_a_state_from_before_the_first_step_names_its_data_and_its_place_in_them(tmp_path: pathlib.Path) -> None:
+def test_a_state_before_the_first_step_holds_data_and_position(tmp_path: pathlib.Path) -> None:
     path, other = (write_lines(tmp_path / name, 200) for name in ("a.jsonl", "b.jsonl"))
 
     def feed(path: pathlib.Path, **options: Any) -> levada.Feed:
@@ -236,7 +236,7 @@ def test_a_state_from_before_the_first_step_names_its_data_and_its_place_in_them
     assert len(list(resumed)) == steps
 
 
-def test_a_state_from_before_the_first_step_of_a_pipeline_is_of_its_epoch() -> None:
+def test_a_state_before_the_first_step_of_a_pipeline_holds_its_epoch() -> None:
     def feed() -> levada.Feed:
         return levada.Feed(levada.Pipeline(range(50)).shuffle(50).run(0, seed=3, alone=True))
 

@@ -17,7 +17,7 @@ import ranks
 from levada.feed import makers
 
 
-def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
+def test_a_loaded_state_is_returned_until_a_batch_is_taken() -> None:
     class Counting:
         at = 0
 
@@ -84,7 +84,7 @@ def test_a_state_with_large_integers_and_plain_keys_is_restored(iterate: str) ->
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_a_state_that_cannot_be_saved_is_an_error_for_who_asks_for_it(iterate: str) -> None:
+def test_a_state_that_cannot_be_saved_raises_when_it_is_requested(iterate: str) -> None:
     feed = levada.Feed(Stateful({"pools": [contextlib.nullcontext()]}), iterate=iterate)
     items = iter(feed)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
@@ -93,7 +93,7 @@ def test_a_state_that_cannot_be_saved_is_an_error_for_who_asks_for_it(iterate: s
     assert list(items) == list(range(3, 12))
 
 
-def test_a_state_that_its_loader_refuses_is_an_error_for_who_asks_for_it() -> None:
+def test_a_state_refused_by_its_loader_raises_when_it_is_requested() -> None:
     def refuse() -> None:
         raise NotImplementedError("this loader has no state in caf\udce9")
 
@@ -105,7 +105,7 @@ def test_a_state_that_its_loader_refuses_is_an_error_for_who_asks_for_it() -> No
     assert list(items) == list(range(1, 12))
 
 
-def test_a_state_is_unpickled_only_where_pickles_are_allowed() -> None:
+def test_a_state_is_unpickled_only_if_pickles_are_allowed() -> None:
     feed = levada.Feed(Stateful(contextlib.nullcontext), allow_pickle=True)
     batches = iter(feed)
     next(batches)
@@ -123,7 +123,7 @@ def test_a_state_is_unpickled_only_where_pickles_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_a_slow_state_is_saved_rarely_and_resumes_exactly(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

@@ -60,7 +60,7 @@ def last_lines(said: list[str]) -> list[str]:
     return [each.splitlines()[-1] if each else "" for each in said]
 
 
-def test_a_container_with_the_hosts_network_joins_no_job_and_stops_none(tmp_path: pathlib.Path) -> None:
+def test_a_container_with_the_hosts_network_cannot_join_or_stop_a_job(tmp_path: pathlib.Path) -> None:
     ranks = [
         start([sys.executable, "-c", RANK, "30"], place(rank, 3, str(tmp_path))) for rank in range(2)
     ]
@@ -76,7 +76,7 @@ def test_a_container_with_the_hosts_network_joins_no_job_and_stops_none(tmp_path
     assert said.startswith("impostor refused: "), said
 
 
-def test_ranks_in_containers_meet_by_a_secret_that_they_are_given(tmp_path: pathlib.Path) -> None:
+def test_ranks_in_containers_meet_if_they_share_a_secret(tmp_path: pathlib.Path) -> None:
     with_secret = [place(rank, 2, str(tmp_path), LEVADA_SECRET=SECRET) for rank in range(2)]
     ranks = [containers.start(["-c", RANK, "30"], environment) for environment in with_secret]
     assert last_lines(end(ranks)) == [FED] * 2
@@ -88,13 +88,13 @@ def test_ranks_in_containers_without_a_secret_do_not_meet(tmp_path: pathlib.Path
         assert "errors.Timeout: " in said and "LEVADA_SECRET" in said, said
 
 
-def test_a_user_that_is_not_mapped_is_told_that_its_id_proves_nothing(tmp_path: pathlib.Path) -> None:
+def test_an_unmapped_user_is_refused_because_its_id_proves_nothing(tmp_path: pathlib.Path) -> None:
     (said,) = end([start(containers.as_unmapped_user("-c", RANK, "30"), place(0, 2, str(tmp_path)))])
     assert "errors.InvalidArgument: this process has the user id 65534, which the system reports for every" in said, said
     assert "LEVADA_SECRET" in said
 
 
-def test_another_user_does_not_join_ranks_that_see_it_as_themselves(tmp_path: pathlib.Path) -> None:
+def test_a_different_user_with_the_same_visible_id_cannot_join(tmp_path: pathlib.Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")  # skipped without: root
     variables = [place(rank, 2, str(tmp_path), LEVADA_SECRET=SECRET) for rank in range(2)]

@@ -40,7 +40,7 @@ PIPELINE = levada.Pipeline(range(3))
         (PIPELINE.run, "batch_size", "it is an argument of levada.DataLoader and of levada.Feed$"),
     ],
 )
-def test_an_unknown_argument_names_the_right_one(call: Callable[..., Any], given: str, message: str) -> None:
+def test_an_unknown_argument_suggests_the_right_one(call: Callable[..., Any], given: str, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         call(*(() if call == PIPELINE.run else ([1],)), **{given: 1})
 

@@ -43,7 +43,7 @@ def samples(texts: list[list[int]]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("pad_to", [1, 4])
 @pytest.mark.parametrize("row_length", [None, 400])
-def test_a_packed_row_teaches_the_pairs_of_its_documents_and_no_others(pad_to: int, row_length: int | None) -> None:
+def test_a_packed_row_has_labels_only_within_documents(pad_to: int, row_length: int | None) -> None:
     for seed in range(40):
         texts = documents(seed)
         row = levada.collate_packed(list(samples(texts)), pad_to=pad_to, row_length=row_length, shift_labels=True)
@@ -51,7 +51,7 @@ def test_a_packed_row_teaches_the_pairs_of_its_documents_and_no_others(pad_to: i
         assert sorted(pairs_of_shifted(row)) == pairs_of_documents(texts)
 
 
-def test_labels_that_are_not_the_tokens_stay_as_they_are() -> None:
+def test_labels_that_differ_from_the_tokens_are_unchanged() -> None:
     row = levada.collate_packed([{"input_ids": [1, 2, 3, 4], "labels": [-100, -100, 3, 4]}] * 2, shift_labels=True)
     assert row["labels"].tolist() == [[-100, -100, 3, 4] * 2]
     assert row["shift_labels"].tolist() == [[-100, 3, 4, -100] * 2]
@@ -66,7 +66,7 @@ def test_labels_that_are_not_the_tokens_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["input_ids", "tokens"])
-def test_labels_that_are_the_next_tokens_go_with_megatrons_names_alone(name: str) -> None:
+def test_labels_that_are_the_next_tokens_require_megatrons_names(name: str) -> None:
     following = [{name: [1, 2, 3], "labels": [2, 3, 4]}, {name: [7, 8], "labels": [8, 9]}]
     for shifts in (False, True):
         if name == "tokens" and not shifts:
@@ -108,7 +108,7 @@ def failure(own, placement):
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])
-def test_ranks_of_context_parallelism_learn_each_pair_once(tmp_path: pathlib.Path, cp: int) -> None:
+def test_context_parallel_ranks_learn_each_pair_once(tmp_path: pathlib.Path, cp: int) -> None:
     told = ranks.succeed(
         tmp_path,
         cp,

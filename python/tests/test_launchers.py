@@ -30,7 +30,7 @@ def launcher(hosts: several.Hosts) -> Iterator[Launcher]:
 
 
 @pytest.mark.parametrize("engine", ["mpi", "shm+mpi"])
-def test_engines_over_mpi_are_refused_with_the_name_of_what_joins_over_them(engine: str) -> None:
+def test_refusing_an_mpi_engine_names_the_function_that_joins_over_mpi(engine: str) -> None:
     with pytest.raises(levada.InvalidArgument) as refused:
         levada.join(engine=engine)
     assert str(refused.value) == (
@@ -52,7 +52,7 @@ def test_a_time_of_a_join_is_a_positive_number_of_seconds(name: str, seconds: An
         levada.join(**{name: seconds})
 
 
-def test_a_rank_whose_join_was_interrupted_can_join_again(tmp_path: pathlib.Path) -> None:
+def test_a_rank_can_join_after_an_interrupted_join(tmp_path: pathlib.Path) -> None:
     script = """
 import os, signal, sys, time
 import levada
@@ -80,7 +80,7 @@ exchange.all_gather(exchange.Store(), timeout=20)
         assert [process.wait(60) for process in started] == [0, 0]
 
 
-def test_what_hosts_send_each_other_is_counted_and_is_held_up_while_one_is_cut_off(
+def test_traffic_between_hosts_is_counted_and_blocked_while_one_is_cut_off(
     hosts: several.Hosts, launcher: Launcher, tmp_path: pathlib.Path
 ) -> None:
     script = """
@@ -120,7 +120,7 @@ else:
     assert hosts.left(launcher.pids) == []
 
 
-def test_an_agent_runs_commands_in_the_host_that_it_is_given(hosts: several.Hosts, tmp_path: pathlib.Path) -> None:
+def test_an_agent_runs_commands_on_its_host(hosts: several.Hosts, tmp_path: pathlib.Path) -> None:
     agent = tmp_path / "agent"
     hosts.write_agent(agent)
     for where in (hosts[1].name, hosts[1].address):
@@ -155,7 +155,7 @@ except levada.Error as error:
 
 
 @pytest.mark.parametrize("which", ["torchrun", "deepspeed", "slurm", "slurm with RANK"])
-def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(launcher: Launcher, which: str) -> None:
+def test_several_hosts_without_torch_are_refused_if_the_launcher_counts_local_ranks(launcher: Launcher, which: str) -> None:
     for rank, mine in enumerate(launcher.start([1, 2], ALONE, launcher=which).succeed()):
         assert mine[0]["kind"] == "Unsupported"
         assert f"rank {rank} is one of 3, but " in mine[0]["text"] and " gives this host only " in mine[0]["text"]
@@ -163,7 +163,7 @@ def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(l
 
 
 @pytest.mark.parametrize("which", ["azureml", "plain"])
-def test_hosts_without_torch_are_missed_where_the_launcher_does_not_count_their_ranks(
+def test_several_hosts_without_torch_time_out_if_the_launcher_does_not_count_local_ranks(
     launcher: Launcher, which: str
 ) -> None:
     told = launcher.start([1, 2], ALONE, launcher=which).succeed()

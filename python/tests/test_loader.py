@@ -26,7 +26,7 @@ class Bad:
 '''
 
 
-def test_an_item_that_raises_is_one_error_at_the_same_step_on_every_rank(tmp_path: pathlib.Path) -> None:
+def test_an_item_that_raises_is_the_same_error_at_the_same_step_on_every_rank(tmp_path: pathlib.Path) -> None:
     main = """
 for workers in (0, 1):
     for kind in (ValueError, IndexError, StopIteration, MemoryError) if workers == 0 else (IndexError,):
@@ -93,7 +93,7 @@ class Dies:
 """
 
 
-def test_workers_that_die_are_replaced_and_the_third_death_names_the_items(tmp_path: pathlib.Path) -> None:
+def test_dead_workers_are_replaced_and_the_third_death_names_the_items(tmp_path: pathlib.Path) -> None:
     main = f"""
 import warnings
 warnings.simplefilter("ignore")

@@ -157,7 +157,7 @@ class Bad:
     assert all("item 0 of x (epoch 0, position 0) raised KeyError: 'tokens'" in rank[0]["text"] for rank in told)
 
 
-def test_a_corpus_of_that_seed_has_the_same_order(tmp_path: pathlib.Path) -> None:
+def test_a_corpus_with_the_same_seed_has_the_same_order(tmp_path: pathlib.Path) -> None:
     lines = "".join('{"text": "%s"}\n' % (chr(97 + at % 26) * 8) for at in range(40))
     (tmp_path / "one.jsonl").write_text(lines)
     main = """

@@ -10,7 +10,7 @@ import pytest
 import ranks
 
 
-def test_outside_a_feed_empty_gives_ordinary_memory() -> None:
+def test_empty_returns_ordinary_memory_outside_a_feed() -> None:
     array = levada.empty((2, 3), np.int32)
     array[:] = 7
     assert type(array) is np.ndarray and array.shape == (2, 3) and array.dtype == np.int32
@@ -68,7 +68,7 @@ def copied_by(batches, **options):
 """
 
 
-def test_a_batch_made_by_empty_is_sent_as_it_lies(tmp_path: pathlib.Path) -> None:
+def test_a_batch_allocated_by_empty_is_sent_without_a_copy(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -106,7 +106,7 @@ for iterate in ("thread", "inline"):
         assert all(24 <= copied[name] < 24.1 for name in ("elsewhere", "kept", "reused")), "all is copied, once"
 
 
-def test_what_leaves_the_reader_is_copied_once_however_it_is_divided(tmp_path: pathlib.Path) -> None:
+def test_the_reader_copies_each_byte_once_however_batches_are_divided(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -125,7 +125,7 @@ def test_what_leaves_the_reader_is_copied_once_however_it_is_divided(tmp_path: p
     assert 2 <= told[0][0]["copied"] < 2.6
 
 
-def test_what_a_rank_writes_to_its_batch_is_its_own(tmp_path: pathlib.Path) -> None:
+def test_a_rank_writes_to_its_batch_unseen_by_others(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         3,
@@ -144,7 +144,7 @@ def test_what_a_rank_writes_to_its_batch_is_its_own(tmp_path: pathlib.Path) -> N
     assert told[1][0]["copied"] < 0.1 and told[2][0]["copied"] < 0.1
 
 
-def test_leases_that_are_kept_do_not_mix_with_later_batches(tmp_path: pathlib.Path) -> None:
+def test_kept_leases_do_not_mix_with_later_batches(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -159,7 +159,7 @@ def test_leases_that_are_kept_do_not_mix_with_later_batches(tmp_path: pathlib.Pa
     assert [mine[0]["right"] for mine in told] == [True, True]
 
 
-def test_where_engine_memory_is_full_empty_gives_ordinary_memory(tmp_path: pathlib.Path) -> None:
+def test_empty_returns_ordinary_memory_if_engine_memory_is_full(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -193,7 +193,7 @@ def test_where_engine_memory_is_full_empty_gives_ordinary_memory(tmp_path: pathl
     assert told[0][-1] == told[1][-1] == {"steps": 3}
 
 
-def test_a_forked_child_makes_ordinary_memory(tmp_path: pathlib.Path) -> None:
+def test_a_forked_child_allocates_ordinary_memory(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         1,

@@ -48,7 +48,7 @@ def batches(count: int) -> list[dict[str, Any]]:
     return [{"x": numpy.full((2, 8), number, numpy.float32)} for number in range(count)]
 
 
-def test_a_port_answers_with_the_numbers_of_now() -> None:
+def test_a_port_serves_current_numbers() -> None:
     feed = levada.Feed(batches(5))
     with levada.MetricsExporter("127.0.0.1:0", feed, labels={"rank": 'a "b"\\\n'}) as exporter:
         assert ask(exporter.port) == ""
@@ -71,7 +71,7 @@ def test_a_metric_shows_its_name_labels_and_value() -> None:
     assert '<Metric levada_feed_batches_total{rank="0"} = 3>' in shown
 
 
-def test_a_wait_is_counted_while_it_lasts() -> None:
+def test_a_wait_counts_while_it_lasts() -> None:
     go_on = threading.Event()
 
     def slow() -> Any:
@@ -99,7 +99,7 @@ def test_a_wait_is_counted_while_it_lasts() -> None:
     assert waits[-1] >= 0.2 and waits == sorted(waits)
 
 
-def test_a_pipeline_has_numbers_by_stage(tmp_path: pathlib.Path) -> None:
+def test_a_pipeline_exports_numbers_by_stage(tmp_path: pathlib.Path) -> None:
     run = levada.Pipeline(range(100)).map(lambda item: item + 1, name="one more").batch(10).run(workers=1)
     path = tmp_path / "numbers.prom"
     with run, levada.MetricsExporter(path, run, every=60):
@@ -110,7 +110,7 @@ def test_a_pipeline_has_numbers_by_stage(tmp_path: pathlib.Path) -> None:
     assert [name.name for name in tmp_path.iterdir()] == ["numbers.prom"]
 
 
-def test_a_function_is_called_now_and_then_and_at_the_end() -> None:
+def test_a_function_is_called_periodically_and_at_the_end() -> None:
     feed, told = levada.Feed(batches(3)), list[dict[str, float]]()
     called = threading.Event()
 
@@ -124,7 +124,7 @@ def test_a_function_is_called_now_and_then_and_at_the_end() -> None:
     assert told[-1]["levada_feed_batches_total"] == 3
 
 
-def test_what_a_function_raises_is_a_warning() -> None:
+def test_an_exception_of_the_function_is_a_warning() -> None:
     def fail(numbers: dict[str, float]) -> None:
         raise ConnectionError("nobody there")
 
@@ -134,7 +134,7 @@ def test_what_a_function_raises_is_a_warning() -> None:
             assert len(list(feed)) == 3
 
 
-def test_a_function_that_hangs_does_not_keep_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_hangs_does_not_block_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_GRACE", 0.2)
     go_on = threading.Event()
     exporter = levada.MetricsExporter(lambda _: go_on.wait(60), levada.Feed(batches(3)), every=60)
@@ -186,7 +186,7 @@ def hold_off_slow_clients(port: int | None) -> None:
 
 
 @pytest.mark.long
-def test_slow_clients_hold_neither_threads_nor_descriptors_nor_the_others() -> None:
+def test_slow_clients_hold_no_threads_or_descriptors_and_delay_no_others() -> None:
     feed = levada.Feed(batches(1))
     assert len(list(feed)) == 1
     with levada.MetricsExporter(0, feed) as exporter:
@@ -199,7 +199,7 @@ def test_slow_clients_hold_neither_threads_nor_descriptors_nor_the_others() -> N
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_requests_that_are_none_are_refused() -> None:
+def test_malformed_requests_are_refused() -> None:
     with levada.MetricsExporter("localhost:0", levada.Feed([1])) as exporter:
         for request, expected in (
             (b"POST / HTTP/1.1\r\n\r\n", b"HTTP/1.1 405 "),
@@ -226,7 +226,7 @@ def test_a_source_that_fails_does_not_end_the_server() -> None:
 
 
 @pytest.mark.long
-def test_the_port_of_the_command_holds_off_slow_clients(data: pathlib.Path) -> None:
+def test_the_port_of_the_command_limits_slow_clients(data: pathlib.Path) -> None:
     port = ranks.free_ports()
     ran = feed_command(data, "--metrics", port, "--compute-ms", 20, "--epochs", 1000)
     try:
@@ -242,7 +242,7 @@ def test_the_port_of_the_command_holds_off_slow_clients(data: pathlib.Path) -> N
         ran.communicate(timeout=60)
 
 
-def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_an_unavailable_target_is_an_error(tmp_path: pathlib.Path) -> None:
     feed = levada.Feed(batches(3))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(OSError, match="in use.*: '127.0.0.1:"):
@@ -265,7 +265,7 @@ def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["localhost:abc", ":9100", "localhost:", "numbers:1.prom", "::1:-1", True, None, 1.5])
-def test_what_is_neither_an_address_nor_a_path_is_refused(
+def test_a_target_that_is_neither_address_nor_path_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, to: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)

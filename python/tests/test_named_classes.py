@@ -364,7 +364,7 @@ def test_a_data_class_with_a_property_for_a_field_is_refused() -> None:
     assert "sets its field name by code of its own" in str(classes._own_code(Loud))
 
 
-def test_a_class_is_registered_by_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_line_registers_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     message_of = functools.partial(_levada.pack_state)
     for cls, value in ((Lazy, Lazy({"x": 1})), (Closing, Closing("x")), (Pair, Pair(1, 2))):
         with pytest.raises(TypeError, match=rf"is not registered.*call levada.register\({cls.__name__}\) on every rank"):
@@ -380,7 +380,7 @@ def test_a_class_is_registered_by_one_line(monkeypatch: pytest.MonkeyPatch) -> N
         classes._refusal.cache_clear()
 
 
-def test_what_is_no_container_is_registered_with_functions() -> None:
+def test_other_classes_are_registered_with_functions() -> None:
     with pytest.raises(levada.InvalidArgument, match="give levada.register.. also flatten and unflatten"):
         levada.register(Loader)
 
@@ -395,7 +395,7 @@ def test_states_hold_registered_classes_only() -> None:
     assert repr(_levada.unpack_state(_levada.pack_state(kept))) == repr(kept)
 
 
-def test_an_installed_class_is_not_the_programs_own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_of_an_installed_package_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("site-packages", "src"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"of_{folder[:3]}.py").write_text("import typing\nclass Row(typing.NamedTuple):\n    x: int\n")

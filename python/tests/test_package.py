@@ -16,7 +16,7 @@ INSTALLED = pathlib.Path(levada.__file__).parent
 COMPILED = pathlib.Path(_levada.__file__)
 
 
-def test_the_stub_is_that_of_the_module(tmp_path: pathlib.Path) -> None:
+def test_the_stub_matches_the_module(tmp_path: pathlib.Path) -> None:
     made = tmp_path / "_levada.pyi"
     subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "levada._levada", "-o", made], check=True)
     assert made.read_text() == (INSTALLED / "_levada.pyi").read_text(), "script/stubs makes it anew"
@@ -38,7 +38,7 @@ def test_importing_the_package_imports_no_servers_and_clients() -> None:
 
 
 @pytest.mark.long
-def test_modules_beside_the_package_are_imported_when_they_are_named(tmp_path: pathlib.Path) -> None:
+def test_submodules_are_imported_on_first_access(tmp_path: pathlib.Path) -> None:
     script = """
 import sys, levada
 modules = ("exchange", "testing", "ddp", "fsdp")
@@ -68,7 +68,7 @@ except ImportError as error: print(type(error).__name__)
     assert "Found 1 error in 1 file" in checked.stdout, checked.stdout
 
 
-def test_the_wheel_needs_no_library_but_those_of_the_compiler() -> None:
+def test_the_wheel_needs_only_the_compilers_libraries() -> None:
     needed: list[str] = []
     for binary in (COMPILED, *INSTALLED.glob("lib/liblevada.so.*")):
         listed = subprocess.run(["ldd", binary], check=True, capture_output=True, text=True).stdout
@@ -111,13 +111,13 @@ def error_of(code: str, cwd: pathlib.Path) -> str:
     return ran.stderr.splitlines()[-1]
 
 
-def test_the_import_on_another_system_says_that_levada_needs_linux(tmp_path: pathlib.Path) -> None:
+def test_the_import_on_another_system_raises_that_levada_needs_linux(tmp_path: pathlib.Path) -> None:
     for platform in ("darwin", "win32"):
         error = error_of(f"import sys; sys.platform = '{platform}'; import levada", tmp_path)
         assert error.startswith(f"ImportError: levada needs Linux, and this Python runs on {platform}: use a Linux ")
 
 
-def test_the_import_without_the_compiled_module_says_how_to_install_it(tmp_path: pathlib.Path) -> None:
+def test_the_import_without_the_compiled_module_explains_how_to_install_it(tmp_path: pathlib.Path) -> None:
     error = error_of("import levada", copy_of_package(tmp_path))
     version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     assert error.startswith(f"ImportError: {tmp_path}/levada has no compiled module levada._levada for {version}: install ")
@@ -145,7 +145,7 @@ def test_neither_numpy_nor_torch_is_imported_before_it_is_used() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_everything_public_says_what_it_is() -> None:
+def test_everything_public_has_a_docstring() -> None:
     for name in levada.__all__:
         thing = getattr(levada, name)
         assert thing.__doc__, name

@@ -107,7 +107,7 @@ def best_fit(given: Documents, sequence: int, buffer: int, pad_to: int = 1, most
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint16])
-def test_cutting_is_that_of_a_plain_reference(dtype: Any) -> None:
+def test_cutting_matches_a_plain_reference(dtype: Any) -> None:
     for count, sequence, longest in [(0, 4, 9), (1, 4, 9), (60, 16, 40), (60, 100, 7), (3, 1, 9)]:
         given = documents(count, longest)
         for partial in ("pad", "drop"):
@@ -117,7 +117,7 @@ def test_cutting_is_that_of_a_plain_reference(dtype: Any) -> None:
     assert [plain(row) for row in Pipeline(arrays(given)).pack(24, pad_to=8)] == cut(given, 24, pad_to=8)
 
 
-def test_best_fit_is_that_of_a_plain_reference() -> None:
+def test_best_fit_matches_a_plain_reference() -> None:
     cases = [(50, 64, 60, 1, 64), (7, 32, 90, 4, 8), (1, 32, 90, 1, 32), (200, 64, 9, 1, 3)]
     for buffer, sequence, longest, pad_to, most in cases:
         given = documents(300, longest)
@@ -139,7 +139,7 @@ def parts_of(row: dict[str, Any]) -> Iterator[list[int]]:
             yield [int(tokens[0]), *labels.tolist()]
 
 
-def test_best_fit_gives_each_document_once_and_whole_in_rows_that_are_as_full_as_best_fit_makes_them() -> None:
+def test_best_fit_packs_each_document_once_and_whole_into_full_rows() -> None:
     given, sequence, buffer = documents(3000, 120), 256, 200
     rows = got(Pipeline(arrays(given)).pack(sequence, method="best-fit", buffer=buffer))
     wanted = [document for document in given if len(document) > 1]
@@ -151,7 +151,7 @@ def test_best_fit_gives_each_document_once_and_whole_in_rows_that_are_as_full_as
     assert all(full > 0.98 * sequence for full in filled[: len(rows) * 9 // 10])
 
 
-def test_rows_are_those_of_a_corpus(tmp_path: pathlib.Path) -> None:
+def test_packed_rows_equal_those_of_a_corpus(tmp_path: pathlib.Path) -> None:
     texts = [f"document {n} " * (n % 13) + "." for n in range(120)]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -222,7 +222,7 @@ METHODS: list[dict[str, Any]] = [{"method": "cut"}, {"method": "best-fit", "buff
 
 @pytest.mark.parametrize("options", METHODS)
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_a_state_at_every_row_goes_on_with_the_very_next(options: dict[str, Any], workers: int) -> None:
+def test_a_state_at_any_row_resumes_at_the_next_row(options: dict[str, Any], workers: int) -> None:
     given = documents(60, 40)
     pipeline = Pipeline(arrays(given)).shuffle(5).dispatch().pack(32, **options)
     ways: dict[str, Any] = {"context": "forkserver", "seed": 3, "worker_prefetch": 2, "main_prefetch": 2}
@@ -290,7 +290,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("bad", range(len(BAD)))
-def test_what_is_no_document_is_said_with_stage_item_and_field(bad: int) -> None:
+def test_the_error_for_a_malformed_document_names_stage_item_and_field(bad: int) -> None:
     item, message = BAD[bad]
     for workers in (0, 1):
         with pytest.raises(levada.InvalidArgument, match=message) as raised:
@@ -298,7 +298,7 @@ def test_what_is_no_document_is_said_with_stage_item_and_field(bad: int) -> None
         assert "\n" not in str(raised.value)
 
 
-def test_options_that_cannot_work_are_refused_when_they_are_said() -> None:
+def test_impossible_options_are_refused_when_they_are_passed() -> None:
     numbers = Pipeline(range(3))
     with pytest.raises(levada.InvalidArgument, match="sequence is 0"):
         numbers.pack(0)

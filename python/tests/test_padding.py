@@ -48,7 +48,7 @@ def test_samples_may_be_arrays_or_lists_and_empty() -> None:
         ([np.zeros(1, np.int32), np.zeros(2, np.int32)], {"pad_value": 0.5}, "cannot be padded with 0.5"),
     ],
 )
-def test_what_makes_no_batch_is_refused(samples: Any, arguments: Any, said: str) -> None:
+def test_samples_that_form_no_batch_are_refused(samples: Any, arguments: Any, said: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=said):
         levada.collate_padded(samples, **arguments)
 

@@ -63,7 +63,7 @@ def test_strings_of_every_kind_are_text(tmp_path: pathlib.Path, type: str) -> No
     assert read_all(path) == TEXTS
 
 
-def test_the_column_is_named_as_a_field_is(tmp_path: pathlib.Path) -> None:
+def test_the_text_field_names_the_column(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "texts.parquet", TEXTS, column="content.raw")
     expected = rows_of(write_jsonl(tmp_path / "texts.jsonl", TEXTS))
     assert rows_of(path, text_field="content.raw") == expected
@@ -98,7 +98,7 @@ def test_a_dotted_name_leads_into_structs(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [None, b"\xff\xfe"])
-def test_a_row_without_text_is_an_error_or_left_out(tmp_path: pathlib.Path, bad: Any) -> None:
+def test_a_row_without_text_is_an_error_or_skipped(tmp_path: pathlib.Path, bad: Any) -> None:
     path = tmp_path / "texts.parquet"
     values = [text.encode() for text in TEXTS]
     binary = pyarrow.array([*values[:300], bad, *values[300:], bad], pyarrow.binary())
@@ -124,7 +124,7 @@ CHATS = [
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 @pytest.mark.parametrize("large", [False, True])
-def test_chats_are_lists_of_messages_without_what_is_null(tmp_path: pathlib.Path, rows: int, large: bool) -> None:
+def test_chats_are_lists_of_messages_without_null_fields(tmp_path: pathlib.Path, rows: int, large: bool) -> None:
     chats = pyarrow.array(CHATS)
     if large:
         chats = chats.cast(pyarrow.large_list(chats.type.value_type))
@@ -135,7 +135,7 @@ def test_chats_are_lists_of_messages_without_what_is_null(tmp_path: pathlib.Path
     assert list(map(json.loads, read_all(path, "messages", chats=True))) == CHATS
 
 
-def test_a_row_without_a_chat_is_an_error_or_left_out(tmp_path: pathlib.Path) -> None:
+def test_a_row_without_a_chat_is_an_error_or_skipped(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "chats.parquet", [*CHATS, None], column="messages")
     with pytest.raises(levada.SourceError, match=r"row 503 of .*chats.parquet cannot be used: its column messages is null"):
         read_all(path, "messages", chats=True)
@@ -143,7 +143,7 @@ def test_a_row_without_a_chat_is_an_error_or_left_out(tmp_path: pathlib.Path) ->
 
 
 @pytest.mark.parametrize("column", ["number", "text", "texts"])
-def test_a_column_of_something_else_than_chats_is_an_error(tmp_path: pathlib.Path, column: str) -> None:
+def test_a_column_without_chats_is_an_error(tmp_path: pathlib.Path, column: str) -> None:
     path = write(tmp_path / "chats.parquet", [["a"]] if column == "texts" else ["a"], column=column.replace("number", "text"))
     with pytest.raises(levada.SourceError, match=rf"column {column} of .* is of type .*, which is not a list of messages: name"):
         read_all(path, column, chats=True)
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path: pathlib.Path) -> Non
             rows_of(path)
 
 
-def test_a_missing_pyarrow_is_named_with_how_to_install_it(
+def test_a_missing_pyarrow_is_an_error_with_the_install_command(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "texts.parquet", TEXTS)
@@ -205,7 +205,7 @@ def run_command(*arguments: Any) -> str:
     return ran.stdout
 
 
-def test_the_command_reads_it_wherever_it_reads_text(tmp_path: pathlib.Path) -> None:
+def test_the_command_reads_parquet_wherever_it_reads_text(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "texts.parquet", TEXTS)
     jsonl = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     for source, name in ((path, "of_parquet"), (jsonl, "of_jsonl")):
@@ -221,14 +221,14 @@ def test_the_command_reads_it_wherever_it_reads_text(tmp_path: pathlib.Path) -> 
     assert json.loads(run_command("inspect", path, "--tokenizer", "bytes", "--json"))["documents"] == len(TEXTS)
 
 
-def test_the_last_name_of_convert_is_no_parquet_file(tmp_path: pathlib.Path) -> None:
+def test_convert_does_not_write_parquet(tmp_path: pathlib.Path) -> None:
     paths = [write(tmp_path / name, TEXTS) for name in ("a.parquet", "b.parquet")]
     with pytest.raises(AssertionError, match="b.parquet is a text file, but the last argument is the output name"):
         run_command("convert", *paths, "--tokenizer", "bytes")
     assert not (tmp_path / "b.parquet.bin").exists()
 
 
-def test_a_folder_and_a_mix_hold_it(tmp_path: pathlib.Path) -> None:
+def test_folders_and_mixes_may_contain_parquet(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data").mkdir()
     write(tmp_path / "data" / "b.parquet", ["b" * 100])
     (tmp_path / "data" / "a.jsonl").write_text(json.dumps({"text": "a" * 100}))
@@ -288,7 +288,7 @@ def test_a_small_file_of_equal_large_chats_is_read_in_little_memory(tmp_path: pa
     assert len(lengths) == 20 and all(4 << 20 < int(length) < 5 << 20 for length in lengths)
 
 
-def test_a_row_that_is_too_large_is_an_error_or_left_out(tmp_path: pathlib.Path) -> None:
+def test_a_row_that_is_too_large_is_an_error_or_skipped(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "texts.parquet", ["first", "a" * (65 << 20), "last"], compression="zstd")
     sentence = f"SourceError row 2 of {path} cannot be used: its column text has 65 MiB, and a row may have 64 MiB; fix the file"
     assert read_within_512_mib(path, "texts")[1].startswith(sentence)
@@ -304,7 +304,7 @@ def test_a_chat_of_too_many_messages_is_an_error(tmp_path: pathlib.Path) -> None
     assert error.startswith(f"SourceError row 1 of {path} cannot be used: its column text has 130 MiB"), error
 
 
-def test_texts_of_all_kinds_are_the_same_whether_stored_as_numbers_or_not(tmp_path: pathlib.Path) -> None:
+def test_texts_are_the_same_with_and_without_dictionary_encoding(tmp_path: pathlib.Path) -> None:
     chats = [None if number == 3 else [{"role": "user", "content": text}] * (number % 4) for number, text in enumerate(TEXTS)]
     for dictionary in (True, False):
         for rows in (7, 1000):

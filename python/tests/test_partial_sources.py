@@ -140,7 +140,7 @@ HOLDERS = [
 ]
 
 
-def test_every_sharded_part_is_found_in_whatever_it_is_nested() -> None:
+def test_every_sharded_part_is_found_however_it_is_nested() -> None:
     chance = random.Random(7)
     for _ in range(800):
         name = chance.choice(list(PARTIAL))
@@ -151,7 +151,7 @@ def test_every_sharded_part_is_found_in_whatever_it_is_nested() -> None:
         assert why is not None and name in why, (name, why)
 
 
-def test_sources_of_all_data_are_not_refused_in_whatever_they_are_nested() -> None:
+def test_sources_of_all_data_are_accepted_however_they_are_nested() -> None:
     chance = random.Random(8)
     for _ in range(800):
         source = chance.choice(WHOLE)()
@@ -165,7 +165,7 @@ def _with_options(items: Any, options: Any) -> Any:
         yield item, options
 
 
-def test_variables_that_only_say_how_many_ranks_there_are_divide_nothing() -> None:
+def test_variables_with_the_number_of_ranks_are_no_division() -> None:
     ranks_and_size = {"world_size": 4, "rank": 1}
     options = argparse.Namespace(**ranks_and_size)
     accelerator = types.SimpleNamespace(num_processes=4, process_index=1)
@@ -198,13 +198,13 @@ def test_looking_for_parts_calls_no_function_of_the_program_and_takes_no_items()
     assert taken == [] and list(numbers) == list(range(9))
 
 
-def test_circles_and_attributes_that_raise_end() -> None:
+def test_the_search_survives_cycles_and_attributes_that_raise() -> None:
     circle = Holder("dataset", None)
     circle.dataset = [circle, type("Raises", (), {"num_replicas": property(lambda self: 1 / 0)})()]  # type: ignore[attr-defined]
     assert why_partial(circle) is None
 
 
-def test_a_part_is_refused_unless_other_feeds_may_have_the_others() -> None:
+def test_a_part_is_refused_unless_other_feeds_may_have_the_rest() -> None:
     part = PARTIAL["DistributedSampler with num_replicas=4"]()
     check_whole(part, Mesh(dp=1), 4)  # each rank runs a separate feed
     check_whole(part, Mesh(tp=2), 8)  # each pair of ranks shares a part

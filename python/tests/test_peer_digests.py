@@ -44,7 +44,7 @@ def outcome(feed):
 
 
 @pytest.mark.long
-def test_a_byte_that_differs_at_any_place_of_a_mesh_is_named_and_equal_batches_pass(tmp_path: pathlib.Path) -> None:
+def test_one_different_byte_on_any_rank_is_reported_and_equal_batches_pass(tmp_path: pathlib.Path) -> None:
     body = (
         FAULTY
         + '''
@@ -144,7 +144,7 @@ tell(outcome=outcome(levada.Feed(batches(), mesh, check="digests")))
         assert "rank 1 from rank 0, in a.values, b.values; rank 3 from rank 2, in a.values, b.values." in text
 
 
-def test_objects_that_cross_as_pickles_are_compared_by_the_tensors_beside_them(tmp_path: pathlib.Path) -> None:
+def test_batches_with_pickles_are_compared_by_their_tensors(tmp_path: pathlib.Path) -> None:
     body = (
         FAULTY
         + '''
@@ -225,7 +225,7 @@ tell(outcome=outcome(levada.Feed(({"box": Box(n, np.arange(3) * n)} for n in ran
     assert [mine[0]["outcome"] for mine in succeed(tmp_path, 2, body)] == [[3, ""]] * 2
 
 
-def test_a_rank_that_leaves_ends_the_others_as_without_the_check(tmp_path: pathlib.Path) -> None:
+def test_a_rank_that_leaves_has_the_same_effect_with_the_check(tmp_path: pathlib.Path) -> None:
     body = FAULTY + '''
 try:
     for step, _ in enumerate(levada.Feed(({"box": Box(n, np.arange(3))} for n in range(6)), levada.Mesh(tp=3), check="digests", timeout=30)):
@@ -236,7 +236,7 @@ except levada.PeerLost as error: tell(lost=str(error))
     assert "rank 1" in told[0][0]["lost"] and "rank 1" in told[2][0]["lost"] and told[1] == []
 
 
-def test_the_command_reports_digests_beside_objects_that_cross_as_pickles(tmp_path: pathlib.Path) -> None:
+def test_the_command_reports_digests_of_batches_with_pickles(tmp_path: pathlib.Path) -> None:
     (tmp_path / "mixed.py").write_text(
         "import numpy\nclass Foreign: pass\ndef batches():\n    return [{'x': numpy.arange(3), 'object': Foreign()}] * 4\n"
     )

@@ -81,7 +81,7 @@ def test_figures_of_a_section_are_in_the_results_that_it_links(text: str) -> Non
     assert unknown(prose(text), *(RESULTS[topic] for topic in linked)) == []
 
 
-def test_figures_of_the_readme_are_those_of_their_commands() -> None:
+def test_figures_of_the_readme_equal_those_of_their_commands() -> None:
     rows = re.findall(r"^\|(.*)\|(.*)\|(.*)\| `(.*)` \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(rows) == 4
     for *cells, command in rows:
@@ -90,7 +90,7 @@ def test_figures_of_the_readme_are_those_of_their_commands() -> None:
         assert unknown(prose(" ".join(cells)), *measured) == []
 
 
-def test_a_figure_that_no_result_has_is_found() -> None:
+def test_a_figure_without_a_result_is_found() -> None:
     assert unknown("378 items/s, 377.9 in 1.4 ms and 4.1x on an H100", RESULTS["loader"]) == []
     assert unknown("379 items/s, 377.8 in 4.1 to 1.4 ms and 4.15x", RESULTS["loader"]) == ["379 items/s", "377.8 in", "4.1 ms", "4.15 times"]
 
@@ -103,12 +103,12 @@ def test_the_charts_and_tables_are_made_from_the_results() -> None:
 
 
 @pytest.mark.parametrize("topic", RESULTS)
-def test_a_file_of_results_has_the_form_that_recording_writes(topic: str) -> None:
+def test_a_results_file_has_the_form_that_recording_writes(topic: str) -> None:
     assert recording.text_of(RESULTS[topic]) == (ROOT / f"bench/results/{topic}.json").read_text()
     assert RESULTS[topic].keys() == {"title", "machine", "results"}
 
 
-def test_a_record_has_known_fields_and_says_what_repeats_it() -> None:
+def test_a_record_has_known_fields_and_the_command_that_repeats_it() -> None:
     for topic, key, record in RECORDS:
         assert {"name", "unit", "command", "version", "date"} <= record.keys() <= FIELDS, f"{topic}/{key}"
         assert re.fullmatch(r"[0-9a-f]{7,8}|\d+\.\d+\.\d+", record["version"]) and re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
@@ -116,14 +116,14 @@ def test_a_record_has_known_fields_and_says_what_repeats_it() -> None:
             assert any((ROOT / f"{program}{suffix}").exists() for suffix in ("", ".py", ".cc")), f"{topic}/{key}: {program}"
 
 
-def test_a_figure_that_misses_its_aim_says_why_and_no_other_does() -> None:
+def test_only_a_figure_that_misses_its_aim_has_a_reason() -> None:
     for topic, key, record in RECORDS:
         for peer, part, value in charts.parts_of(record):
             missed = "aim" in part and charts.misses(part, value)
             assert missed == ("short" in part), f"{topic}/{key} {peer}"
 
 
-def test_figures_of_the_gpu_are_those_that_were_measured_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_the_gpu_were_measured_on_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (ROOT / "bench/results/gpu.json").read_text()
     (tmp_path / "gpu.json").write_text(before.replace("11.927", "12.5"))
     monkeypatch.setattr(recording, "RESULTS", tmp_path)
@@ -132,7 +132,7 @@ def test_figures_of_the_gpu_are_those_that_were_measured_there(tmp_path: pathlib
     assert re.sub(r'"date": .*', "", after) == re.sub(r'"date": .*', "", before) and '"value": 11.927' in before
 
 
-def test_recording_enters_value_version_and_date_and_keeps_the_rest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_changes_only_value_version_and_date(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "RESULTS", tmp_path)
     before = RESULTS["loader"]["results"]["tp4"]
     (tmp_path / "loader.json").write_text(recording.text_of(RESULTS["loader"]))

@@ -42,7 +42,7 @@ def test_stages_do_what_their_names_say() -> None:
     assert sorted(numbers.shuffle(4)) == list(range(10))
 
 
-def test_skip_calls_no_function_for_the_items_that_it_leaves_out() -> None:
+def test_skip_calls_no_function_for_skipped_items() -> None:
     made: list[int] = []
 
     def note(item: int) -> int:
@@ -76,7 +76,7 @@ def test_all_kinds_of_sources_are_opened_anew_each_epoch() -> None:
         assert [int(n) for n in run] == [int(n) for n in run] == [0, 1, 2]
 
 
-def test_lengths_are_known_where_they_can_be() -> None:
+def test_the_length_is_known_whenever_the_stages_determine_it() -> None:
     numbers = Pipeline(range(10))
     assert len(numbers) == 10 and len(numbers.batch(3)) == 4 and len(numbers.batch(3, drop_last=True)) == 3
     assert len(numbers.take(3)) == 3 and len(numbers.skip(3)) == 7 and len(numbers.repeat(2).map(double)) == 20
@@ -112,12 +112,12 @@ NUMBERS: Any = Pipeline(range(10))
         (lambda: Pipeline(3), "source must be an iterable or a function .*, got an object of type int"),  # type: ignore[arg-type]
     ],
 )
-def test_an_argument_of_the_wrong_kind_is_named(make: Any, message: str) -> None:
+def test_the_error_names_an_argument_of_the_wrong_kind(make: Any, message: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=message):
         make()
 
 
-def test_what_cannot_work_is_refused_when_it_is_said() -> None:
+def test_impossible_pipelines_are_refused_when_they_are_built() -> None:
     numbers = Pipeline(range(10))
     with pytest.raises(levada.InvalidArgument, match="size is 0"):
         numbers.batch(0)
@@ -136,14 +136,14 @@ def test_what_cannot_work_is_refused_when_it_is_said() -> None:
         numbers.zip(numbers.map(double))
 
 
-def test_items_without_a_division_are_given_by_each_worker_and_that_is_said() -> None:
+def test_undivided_items_come_from_every_worker_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="nothing divides"):
         run = Pipeline(range(3)).map(double).run(2, context="forkserver")
     with run:
         assert sorted(run) == [0, 0, 2, 2, 4, 4]
 
 
-def test_a_shard_behind_items_by_number_reads_no_others() -> None:
+def test_a_shard_after_numbered_items_reads_only_its_own() -> None:
     source = ByNumber(10)
     pipeline = Pipeline[int](source).shard().map(double)
     assert list(pipeline) == list(range(0, 20, 2)) and source.read == list(range(10))
@@ -151,7 +151,7 @@ def test_a_shard_behind_items_by_number_reads_no_others() -> None:
     assert got(Pipeline(iter_numbers).shard(), 3) == list(range(10))
 
 
-def test_arrays_and_datasets_are_read_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_and_datasets_are_read_by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(map(int, got(Pipeline(np.arange(10)).shard().map(double), 2))) == list(range(0, 20, 2))
     assert _sources.is_sequence(np.arange(10).reshape(5, 2))
 
@@ -213,7 +213,7 @@ def test_a_map_style_data_set_of_torch_is_read_by_number(monkeypatch: pytest.Mon
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("prefetch", [0, 1, 10])
-def test_order_is_that_of_one_process(workers: int, prefetch: int) -> None:
+def test_workers_keep_the_order_of_one_process(workers: int, prefetch: int) -> None:
     """Sources of different lengths in the same processes, one epoch each."""
     counts = [0, 1, 2, 7, 101, 0, 5]
     shapes = [
@@ -256,7 +256,7 @@ def test_epochs_are_shuffled_differently_and_repeatably() -> None:
     assert [n for n, _ in got(pipeline, 0, seed=5)] == [n for n, _ in first]
 
 
-def test_workers_draw_other_numbers_than_each_other() -> None:
+def test_workers_draw_different_random_numbers() -> None:
     drawn = got(Pipeline(range(8)).dispatch().map(lambda _: (random.random(), float(np.random.rand()))), 2)
     assert len(set(drawn)) == 8
 
@@ -323,7 +323,7 @@ def test_a_feed_takes_a_pipeline() -> None:
     assert len(first) == 5 and sorted(rest) == list(range(12))
 
 
-def test_show_and_stats_say_who_does_what() -> None:
+def test_show_and_stats_name_the_process_of_each_stage() -> None:
     pipeline = Pipeline(range(20), name="numbers").dispatch().map(double, name="twice")
     text = pipeline.show(workers=2)
     assert "numbers" in text and "twice" in text and "worker" in text
@@ -366,7 +366,7 @@ def random_pipeline(draw: random.Random) -> Pipeline[Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
-def test_random_graphs_give_what_one_process_gives(seed: int) -> None:
+def test_random_graphs_yield_the_items_of_one_process(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(10):
         pipeline = random_pipeline(draw)

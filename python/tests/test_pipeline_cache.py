@@ -46,7 +46,7 @@ def test_items_are_made_once(workers: int, tmp_path: pathlib.Path) -> None:
     assert parse.calls() == 100
 
 
-def test_a_state_goes_on_in_the_file(tmp_path: pathlib.Path) -> None:
+def test_a_state_resumes_within_the_file(tmp_path: pathlib.Path) -> None:
     pipeline = levada.Pipeline(range(1000)).map(str).cache(tmp_path).shuffle(50)
     whole = list(pipeline.run(seed=3))
     with pipeline.run(seed=3) as run:
@@ -71,7 +71,7 @@ def test_arrays_from_the_file_can_be_written_to(tmp_path: pathlib.Path) -> None:
             item += 1
 
 
-def test_what_it_cannot_keep(tmp_path: pathlib.Path) -> None:
+def test_a_cache_refuses_unregistered_classes_shuffles_and_another_key(tmp_path: pathlib.Path) -> None:
     with pytest.raises(levada.InvalidArgument, match=r"it is a object; register its class with levada.register\(\)$"):
         list(levada.Pipeline([object()]).cache(tmp_path / "objects"))
     with pytest.raises(levada.InvalidArgument, match='"shuffle" before it would run in the first pass only'):
@@ -168,7 +168,7 @@ def test_items_of_other_stages_and_other_data_are_refused(tmp_path: pathlib.Path
         lambda cached: levada.Pipeline(range(2)).concat(cached).take(11),
     ],
 )
-def test_a_file_is_complete_once_all_items_were_given_whatever_ends_the_pass(stages: Any, tmp_path: pathlib.Path) -> None:
+def test_a_file_is_complete_once_all_items_were_yielded(stages: Any, tmp_path: pathlib.Path) -> None:
     parse = Parse(tmp_path / "log")
 
     def number(item: int) -> int:
@@ -181,7 +181,7 @@ def test_a_file_is_complete_once_all_items_were_given_whatever_ends_the_pass(sta
     assert sorted(map(str, pipeline.run(seed=1))) == sorted(map(str, first)) and parse.calls() == 9
 
 
-def test_a_file_is_absent_unless_all_items_were_given(tmp_path: pathlib.Path) -> None:
+def test_a_file_is_absent_until_all_items_were_yielded(tmp_path: pathlib.Path) -> None:
     def broken(item: int) -> int:
         if item == 5:
             raise ValueError("broken")
@@ -241,7 +241,7 @@ def test_a_run_whose_source_changes_between_epochs_serves_no_old_items(kind: str
             list(run)
 
 
-def test_a_state_of_a_cached_corpus_goes_on_in_another_run(tmp_path: pathlib.Path) -> None:
+def test_a_state_of_a_cached_corpus_resumes_in_another_run(tmp_path: pathlib.Path) -> None:
     text = tmp_path / "a.txt"
     write_tokens(text, "some")
     corpus = levada.Corpus(text, cache_dir=tmp_path / "tokens", tokenizer="bytes", seq_length=8)

@@ -65,7 +65,7 @@ def is_gone(process: int) -> bool:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_exception_is_raised_again_where_its_item_would_have_come(workers: int) -> None:
+def test_an_exception_is_raised_in_place_of_its_item(workers: int) -> None:
     for pipeline, stage, process in (
         (Pipeline(range(20)).dispatch().map(fail_at(7), name="check"), "check", "worker 1"),
         (Pipeline(range(20)).map(fail_at(7), name="before").dispatch().map(str), "before", "the dispatching process"),
@@ -112,7 +112,7 @@ def test_any_stage_can_fail_and_the_next_epoch_is_whole() -> None:
                     list(run)
 
 
-def test_an_exception_that_cannot_be_made_again_is_told() -> None:
+def test_an_exception_that_cannot_be_recreated_is_reported() -> None:
     def fail(item: int) -> int:
         class Local(Exception):
             pass
@@ -158,7 +158,7 @@ def from_elsewhere(packed: bytes) -> BaseException:
     return _failures.unpack("it failed", "map", "worker 0", 3, "", levada.pack([f"not {process}", *described]))
 
 
-def test_an_exception_comes_with_what_is_plain_of_it_and_runs_no_code_of_its_class() -> None:
+def test_an_exception_keeps_its_plain_attributes_and_runs_no_code_of_its_class() -> None:
     made = from_elsewhere(_failures.pack(Odd(1, 2))[3])
     assert type(made) is Odd and str(made) == "1 and 2" and made.second == 2 and not hasattr(made, "kept")
     assert isinstance(made.__cause__, levada.StageFailed) and made.__cause__.stage == "map"
@@ -170,7 +170,7 @@ def test_an_exception_comes_with_what_is_plain_of_it_and_runs_no_code_of_its_cla
 @pytest.mark.parametrize(
     "name", ["os:system", "builtins:SystemExit", "builtins:KeyboardInterrupt", "absent:Error", "os:path.sep", "levada", ""]
 )
-def test_what_another_process_names_is_neither_imported_nor_called(name: str) -> None:
+def test_names_sent_by_another_process_are_neither_imported_nor_called(name: str) -> None:
     for packed in (levada.pack(["another", 1, name, ["true"], {}, []]), pickle.dumps(name), b"\0" * 100):
         made = _failures.unpack("it failed", "map", "worker 0", 3, "", packed)
         assert type(made) is levada.StageFailed and made.stage == "map"
@@ -187,7 +187,7 @@ def test_a_stage_that_exits_is_an_error_and_not_the_end_of_the_program() -> None
         list(Pipeline(range(3)).dispatch().map(str).run(1, worker_init=leave, **OPTIONS))
 
 
-def test_options_that_cannot_be_are_refused_before_anything_starts() -> None:
+def test_impossible_options_are_refused_before_anything_starts() -> None:
     pipeline = Pipeline(range(3)).dispatch().map(str)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"workers": 1_000_000}, "workers is 1000000; a pipeline has at most 1022"),
@@ -209,7 +209,7 @@ def test_options_that_cannot_be_are_refused_before_anything_starts() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_items_that_fail_can_be_left_out_and_are_counted() -> None:
+def test_failed_items_can_be_skipped_and_are_counted() -> None:
     pipeline = Pipeline(range(10)).dispatch().map(fail_at(3), name="check").map(fail_at(5), on_error="raise")
     with pipeline.take(5).run(2, on_error="skip", **OPTIONS) as run:
         items = iter(run)
@@ -221,7 +221,7 @@ def test_items_that_fail_can_be_left_out_and_are_counted() -> None:
         assert run.stats().stages["check"].skipped == 1
 
 
-def test_what_failed_does_not_keep_what_its_functions_held() -> None:
+def test_a_failure_releases_the_objects_of_its_functions() -> None:
     class Large:
         pass
 
@@ -243,7 +243,7 @@ def test_what_failed_does_not_keep_what_its_functions_held() -> None:
     assert "raise OSError" in "".join(traceback.format_exception(caught.value))
 
 
-def test_failures_while_starting_are_told() -> None:
+def test_a_failure_to_start_is_reported() -> None:
     class Unloadable:
         def __reduce__(self) -> Any:
             return fail_at(1), (1,), {}
@@ -266,7 +266,7 @@ def test_failures_while_starting_are_told() -> None:
 
 
 @pytest.mark.parametrize("victim", ["worker", "dispatcher"])
-def test_a_process_that_is_killed_is_told_within_a_second(victim: str) -> None:
+def test_a_killed_process_is_reported_within_a_second(victim: str) -> None:
     def slow(item: int) -> int:
         time.sleep(0.01)
         return item
@@ -335,7 +335,7 @@ def test_the_end_of_a_program_leaves_nothing_behind(tmp_path: pathlib.Path, then
     assert is_gone(int(out.split()[0])) and ("mine" in err) == ("mine" in then) and "leak" not in err
 
 
-def test_a_child_that_is_forked_meanwhile_ends_quietly(tmp_path: pathlib.Path) -> None:
+def test_a_child_forked_during_a_run_ends_quietly(tmp_path: pathlib.Path) -> None:
     then = """
     child = os.fork()
     if child == 0: sys.exit(0)
@@ -391,7 +391,7 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
     ("stage", "workers"),
     [("filter(no)", 0), ("filter(no).prefetch(2)", 0), ("filter(no).transform(iter)", 0), ("flat_map(none)", 1)],
 )
-def test_ctrl_c_ends_what_never_comes_to_an_item(tmp_path: pathlib.Path, stage: str, workers: int) -> None:
+def test_ctrl_c_ends_a_stage_that_never_yields(tmp_path: pathlib.Path, stage: str, workers: int) -> None:
     path = tmp_path / "program.py"
     path.write_text(FRUITLESS.format(stage=stage, workers=workers))
     ran = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -421,7 +421,7 @@ if __name__ == "__main__":
 """
 
 
-def test_orders_reach_processes_that_never_come_to_an_item() -> None:
+def test_commands_reach_processes_that_never_yield() -> None:
     for pipeline in (
         Pipeline(lambda: itertools.count()).shard().filter(lambda _: False),
         Pipeline(lambda: itertools.count()).filter(lambda _: False).dispatch().map(own),
@@ -435,7 +435,7 @@ def test_orders_reach_processes_that_never_come_to_an_item() -> None:
         assert not multiprocessing.active_children()
 
 
-def test_fork_works_before_there_is_anything_that_a_fork_would_not_have(tmp_path: pathlib.Path) -> None:
+def test_fork_is_refused_while_another_run_is_open(tmp_path: pathlib.Path) -> None:
     then = """
     offset = len(sys.argv)
     again = levada.Pipeline(n for n in range(4)).dispatch().map(lambda n: n + offset)
@@ -453,7 +453,7 @@ def test_fork_works_before_there_is_anything_that_a_fork_would_not_have(tmp_path
 
 
 @pytest.mark.long
-def test_a_process_that_hangs_is_named_with_its_place() -> None:
+def test_a_process_that_hangs_is_named_with_its_stage() -> None:
     def hang(item: int) -> int:
         if item == 2:
             time.sleep(300)

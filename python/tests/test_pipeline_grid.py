@@ -50,7 +50,7 @@ def upto(count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("workers", "prefetch", "context"), GRID)
-def test_any_pipeline_gives_in_any_processes_what_one_gives(workers: int, prefetch: int, context: str) -> None:
+def test_any_pipeline_yields_the_same_items_in_any_processes(workers: int, prefetch: int, context: str) -> None:
     shapes = doubled()
     at = GRID.index((workers, prefetch, context))
     for shape in shapes if IS_WHOLE else [shapes[at % len(shapes)]]:
@@ -75,7 +75,7 @@ def test_any_pipeline_gives_in_any_processes_what_one_gives(workers: int, prefet
             assert given == upto(51) and given + list(items) == upto(101)
 
 
-def test_any_two_of_them_meet() -> None:
+def test_any_two_ranks_connect() -> None:
     for first, second in itertools.combinations((WORKERS, PREFETCH, CONTEXTS), 2):
         at = [(WORKERS, PREFETCH, CONTEXTS).index(each) for each in (first, second)]
         assert {(case[at[0]], case[at[1]]) for case in SOME} == set(itertools.product(first, second))

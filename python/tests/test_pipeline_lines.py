@@ -32,13 +32,13 @@ EXPECTED = [*LINES, "one", "", "", "", "two"]
 
 
 @pytest.mark.parametrize("range_bytes", [1, 7, 64, 1000, 4 << 20])
-def test_every_line_is_given_once_however_the_files_are_cut(paths: list[pathlib.Path], range_bytes: int) -> None:
+def test_every_line_is_yielded_once_however_files_are_divided(paths: list[pathlib.Path], range_bytes: int) -> None:
     assert list(Pipeline.from_lines(paths, range_bytes=range_bytes)) == EXPECTED
     assert list(Pipeline.from_lines(paths[3], range_bytes=range_bytes)) == EXPECTED[-5:]
 
 
 @pytest.mark.parametrize("range_bytes", [1, 2, 3, 4, 100])
-def test_a_byte_order_mark_at_the_start_of_a_file_is_left_out(tmp_path: pathlib.Path, range_bytes: int) -> None:
+def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(tmp_path: pathlib.Path, range_bytes: int) -> None:
     (tmp_path / "a.jsonl").write_text("one\n\ufefftwo\n", encoding="utf-8-sig")
     assert list(Pipeline.from_lines(tmp_path / "a.jsonl", range_bytes=range_bytes)) == ["one", "\ufefftwo"]
 
@@ -77,7 +77,7 @@ def test_a_shard_divides_the_ranges_and_ordered_keeps_the_order(paths: list[path
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_goes_on_with_the_very_next_line(paths: list[pathlib.Path], workers: int) -> None:
+def test_a_state_resumes_at_the_next_line(paths: list[pathlib.Path], workers: int) -> None:
     with Pipeline.from_lines(paths, range_bytes=900).shard().run(workers, context="forkserver") as run:
         whole = list(run)
         items = iter(run)
@@ -87,7 +87,7 @@ def test_a_state_goes_on_with_the_very_next_line(paths: list[pathlib.Path], work
         assert before + list(run) == whole
 
 
-def test_what_cannot_be_read_is_told_with_its_path(paths: list[pathlib.Path]) -> None:
+def test_the_error_names_the_path_of_an_unreadable_file(paths: list[pathlib.Path]) -> None:
     with pytest.raises(levada.SourceError, match="absent.jsonl' cannot be read: No such file"):
         Pipeline.from_lines([paths[0], "absent.jsonl"])
     with pytest.raises(levada.SourceError, match="Is a directory"):
@@ -140,7 +140,7 @@ def test_permissions_links_and_names_may_change_while_a_file_is_read(tmp_path: p
     assert sorted(got) == sorted(f"line {number}" for number in range(50_000))
 
 
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path) -> None:
+def test_a_path_that_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(levada.SourceError, match="pipe is not a regular file"):
         Pipeline.from_lines(tmp_path / "pipe")

@@ -98,7 +98,7 @@ tell(of_two=rest(one_each(), states), of_one=rest(one_each(), load("of_one")))
         assert told["of_one"] == negated(next(n for n in range(7, 10) if n % 3 == rank), 3)
 
 
-def test_ranks_that_took_the_first_items_in_turns_divide_the_rest_among_any_others() -> None:
+def test_states_of_ranks_that_took_items_in_turns_resume_on_any_number_of_ranks() -> None:
     draw = random.Random(1)
     for _ in range(300):
         saved, now, taken = draw.randint(1, 9), draw.randint(1, 9), draw.randint(0, 60)

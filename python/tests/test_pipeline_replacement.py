@@ -75,7 +75,7 @@ def kill_one(rng: random.Random) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("trial", range(2))
-def test_items_are_those_of_a_run_without_deaths(name: str, trial: int) -> None:
+def test_items_equal_those_of_a_run_without_deaths(name: str, trial: int) -> None:
     pipeline, options = GRAPHS[name]
     rng = random.Random(f"{name} {trial}")
     whole = plain(got(pipeline, 2, **options))
@@ -93,7 +93,7 @@ def test_items_are_those_of_a_run_without_deaths(name: str, trial: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*started again")
 @pytest.mark.parametrize("when", ["before pause()", "before resume()"])
-def test_one_that_is_killed_around_a_pause_is_replaced_when_items_are_taken_again(when: str) -> None:
+def test_a_process_killed_around_a_pause_is_replaced_on_resume(when: str) -> None:
     rng = random.Random(when)
     with Pipeline(range(60)).dispatch().map(work).run(2, **OPTIONS) as run:
         items = iter(run)
@@ -121,7 +121,7 @@ def test_a_pause_names_a_killed_process_that_is_not_replaced() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*started again")
-def test_a_run_that_is_paused_in_another_thread_stays_so_when_a_process_is_replaced() -> None:
+def test_a_run_paused_in_another_thread_stays_paused_when_a_process_is_replaced() -> None:
     taken: list[int] = []
     with Pipeline(range(400)).dispatch().map(work).run(2, **OPTIONS) as run:
         items = iter(run)
@@ -144,7 +144,7 @@ def test_a_run_that_is_paused_in_another_thread_stays_so_when_a_process_is_repla
     assert taken == [work(item) for item in range(400)]
 
 
-def test_a_death_that_the_system_reports_after_the_engine_is_one_of_its_processes() -> None:
+def test_a_death_that_the_system_reports_after_the_engine_is_attributed_to_its_process() -> None:
     read, write = os.pipe()
 
     class Reported:
@@ -164,7 +164,7 @@ def test_a_death_that_the_system_reports_after_the_engine_is_one_of_its_processe
 
 
 @pytest.mark.filterwarnings("ignore:.*started again")
-def test_one_that_is_killed_between_epochs_is_replaced_in_the_next() -> None:
+def test_a_process_killed_between_epochs_is_replaced_in_the_next() -> None:
     pipeline = Pipeline(range(40)).dispatch().map(work)
     with pipeline.run(2, **OPTIONS) as run:
         for epoch in range(3):
@@ -173,7 +173,7 @@ def test_one_that_is_killed_between_epochs_is_replaced_in_the_next() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*started again")
-def test_a_limit_a_state_and_the_next_epoch_are_as_without_deaths() -> None:
+def test_deaths_change_no_limit_state_or_next_epoch() -> None:
     pipeline = Pipeline(range(500)).shuffle(40).dispatch().map(work)
     whole = got(pipeline, 2)
     with pipeline.run(2, **OPTIONS) as run:
@@ -194,7 +194,7 @@ def test_a_limit_a_state_and_the_next_epoch_are_as_without_deaths() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*started again")
-def test_what_ends_every_process_is_told() -> None:
+def test_the_death_of_every_process_is_reported() -> None:
     def leave(item: int) -> int:
         if item == 30:
             os._exit(3)

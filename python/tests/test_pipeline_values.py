@@ -44,7 +44,7 @@ def test_arrays_of_all_kinds_come_back_bit_for_bit(dtype: Any, shape: tuple[int,
     assert received.dtype == array.dtype and received.shape == array.shape and received.tobytes() == array.tobytes()
 
 
-def test_large_arrays_lie_beside_the_pickle_and_small_ones_in_it() -> None:
+def test_large_arrays_are_outside_the_pickle_and_small_ones_in_it() -> None:
     traits = _levada.ItemTraits()
     large, small = np.arange(5000), np.arange(10)
     assert traits.copy([large, small])[1] == large.nbytes
@@ -59,7 +59,7 @@ def test_large_arrays_lie_beside_the_pickle_and_small_ones_in_it() -> None:
     assert second["again"][0][0] == large[0] == 0
 
 
-def test_strided_arrays_and_views_bring_their_own_elements_alone() -> None:
+def test_strided_arrays_and_views_send_only_their_own_elements() -> None:
     base = np.arange(1_000_000).reshape(1000, 1000)
     traits = _levada.ItemTraits()
     for view in (base[3], base.T, base[::7, 5], base[10:20, ::-1], np.broadcast_to(base[0], (3, 1000))):
@@ -67,14 +67,14 @@ def test_strided_arrays_and_views_bring_their_own_elements_alone() -> None:
         assert np.array_equal(received, view) and beside <= view.nbytes
 
 
-def test_what_could_not_be_written_cannot_be_afterwards() -> None:
+def test_read_only_arrays_stay_read_only() -> None:
     array = np.arange(2000)
     array.flags.writeable = False
     received, other = crossed(array, np.arange(2000))
     assert not received.flags.writeable and other.flags.writeable and other.ctypes.data % 64 == 0
 
 
-def test_objects_keep_what_they_hold() -> None:
+def test_objects_keep_their_attributes() -> None:
     (received,) = crossed(Sample("a", np.ones((30, 30))))
     assert received.name == "a" and np.array_equal(received.pixels, np.ones((30, 30)))
     ring: list[Any] = [1]
@@ -83,7 +83,7 @@ def test_objects_keep_what_they_hold() -> None:
     assert received[1] is received
 
 
-def test_what_cannot_be_pickled_says_why_and_does_no_harm() -> None:
+def test_an_object_that_cannot_be_pickled_is_an_error_with_the_reason() -> None:
     traits = _levada.ItemTraits()
     with pytest.raises(Exception, match="lambda") as caught:
         traits.copy([np.arange(1000), lambda: 0])
@@ -91,7 +91,7 @@ def test_what_cannot_be_pickled_says_why_and_does_no_harm() -> None:
     assert traits.copy([1, "a"])[0] == [1, "a"]
 
 
-def test_what_has_been_sent_is_not_kept() -> None:
+def test_sent_objects_are_released() -> None:
     traits = _levada.ItemTraits()
     for beside in (0, lambda: 0):  # the second value cannot be pickled
         sample = Sample("a", np.ones(1000))
@@ -103,7 +103,7 @@ def test_what_has_been_sent_is_not_kept() -> None:
         assert [each() for each in gone] == [None, None]
 
 
-def test_memory_lives_as_long_as_what_views_it() -> None:
+def test_memory_lives_as_long_as_its_views() -> None:
     received = crossed(*(np.full(10_000, at) for at in range(20)))
     kept = received[7][5:10]
     del received

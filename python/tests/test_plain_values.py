@@ -60,7 +60,7 @@ tell_wrong([received[name] for name in values])
 
 
 @pytest.mark.parametrize("value", [b"bytes", *plain_values.PLAIN_VALUES, (1, [None, {"a": (2, 3)}]), np.float32(0.1)])
-def test_a_meta_a_directory_and_json_hold_plain_values(value: Any) -> None:
+def test_a_meta_a_directory_and_json_keep_plain_values(value: Any) -> None:
     batch = exchange.SampleBatch(["a"], {"x": np.ones(1)}, values=[{"v": value, "w": 1}])
     held = exchange.SampleDirectory()
     held.add(0, batch.meta())
@@ -87,7 +87,7 @@ def test_a_meta_a_directory_and_json_hold_plain_values(value: Any) -> None:
         np.timedelta64(5, "m"),
     ],
 )
-def test_arrays_of_text_and_time_cross_as_they_are(value: Any) -> None:
+def test_arrays_of_text_and_time_cross_unchanged(value: Any) -> None:
     received = levada.unpack(levada.pack({"value": value}))["value"]
     assert type(received) is type(value) and received.dtype == value.dtype and received.shape == value.shape
     assert received.tobytes() == value.tobytes()

@@ -14,7 +14,7 @@ import levada
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_loops_that_are_left_at_any_step_get_every_item_once(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_loops_left_at_any_step_get_every_item_once(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -95,7 +95,7 @@ def test_a_second_pass_that_would_lose_items_of_a_loader_that_continues_is_an_er
             list(feed)
 
 
-def test_a_second_pass_continues_a_loader_of_which_nothing_was_read_ahead() -> None:
+def test_a_second_pass_continues_a_loader_that_did_not_read_ahead() -> None:
     feed = levada.Feed(Continuing(), iterate="inline")
     for _ in feed:
         break
@@ -103,7 +103,7 @@ def test_a_second_pass_continues_a_loader_of_which_nothing_was_read_ahead() -> N
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_an_item_that_cannot_cross_ends_one_pass_alone(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_an_item_that_cannot_cross_ends_only_one_pass(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -123,7 +123,7 @@ def test_an_item_that_cannot_cross_ends_one_pass_alone(tmp_path: pathlib.Path, i
     assert [mine[0]["got"] for mine in told] == [[0, 1, "refused", 3, 4]] * 2
 
 
-def test_a_pass_without_steps_says_why() -> None:
+def test_a_pass_without_steps_warns_with_the_reason() -> None:
     with pytest.warns(RuntimeWarning, match="no steps: the source has no items"):
         assert list(levada.Feed([])) == []
     feed = levada.Feed([1, 2, 3])
@@ -140,7 +140,7 @@ def test_a_pass_without_steps_says_why() -> None:
         assert list(levada.Feed([1], max_steps=0)) == []
 
 
-def test_fewer_items_than_one_step_takes_are_a_warning(tmp_path: pathlib.Path) -> None:
+def test_fewer_items_than_a_step_needs_raise_a_warning(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

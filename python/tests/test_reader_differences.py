@@ -50,7 +50,7 @@ def test_loaders_that_shuffle_differently_are_an_error_on_every_rank(tmp_path: p
         assert [each["text"] for each in mine] == [each["text"] for each in told[0]]
 
 
-def test_states_before_a_difference_are_of_the_last_step_that_agrees(tmp_path: pathlib.Path) -> None:
+def test_a_state_before_a_difference_is_of_the_last_equal_step(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -74,7 +74,7 @@ def test_states_before_a_difference_are_of_the_last_step_that_agrees(tmp_path: p
         assert mine["got"] == [0, 1, 2, 3, 4] and mine["next"] == 5 and "could not read step 5" in mine["text"]
 
 
-def test_pickles_are_not_compared_and_bytes_are(tmp_path: pathlib.Path) -> None:
+def test_bytes_are_compared_but_pickles_are_not(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

@@ -18,7 +18,7 @@ import ranks
 from pipelines import BeginsAgain
 
 
-def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
+def test_the_caller_calls_iter_and_the_reader_calls_next() -> None:
     class Loader:
         def __iter__(self) -> Iterator[int]:
             self.begun_by = threading.current_thread()
@@ -37,7 +37,7 @@ def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
 
 
 @pytest.mark.parametrize("readers", ["one", "dp", "all"])
-def test_inline_draws_batches_when_their_step_is_asked_for(tmp_path: pathlib.Path, readers: str) -> None:
+def test_inline_draws_a_batch_when_its_step_is_requested(tmp_path: pathlib.Path, readers: str) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
@@ -68,7 +68,7 @@ def test_inline_draws_batches_when_their_step_is_asked_for(tmp_path: pathlib.Pat
 
 
 @pytest.mark.long
-def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> None:
+def test_leaving_early_draws_no_further_batch(tmp_path: pathlib.Path) -> None:
     for leaver in (0, 1):
         folder = tmp_path / str(leaver)
         folder.mkdir()
@@ -129,7 +129,7 @@ def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_so_does_one_whose_text_has_no_utf8(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_an_exception_whose_text_is_not_utf8_reaches_every_rank(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -157,7 +157,7 @@ def test_so_does_one_whose_text_has_no_utf8(tmp_path: pathlib.Path, iterate: str
             assert text in each["text"] and each["heard"] - at < ranks.CAP
 
 
-def test_ctrl_c_in_an_inline_loader_is_raised_there_and_told_to_the_others(tmp_path: pathlib.Path) -> None:
+def test_ctrl_c_in_an_inline_loader_is_raised_there_and_reported_to_the_others(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -177,7 +177,7 @@ def test_ctrl_c_in_an_inline_loader_is_raised_there_and_told_to_the_others(tmp_p
     assert told[1][0]["kind"] == "SourceError" and "KeyboardInterrupt" in told[1][0]["text"]
 
 
-def test_a_slow_inline_loader_takes_nothing_from_its_own_timeout(tmp_path: pathlib.Path) -> None:
+def test_a_slow_inline_loader_does_not_use_up_its_own_timeout(tmp_path: pathlib.Path) -> None:
     def slow() -> object:
         for i in range(2):
             time.sleep(0.3)
@@ -196,7 +196,7 @@ def test_the_reader_is_one_of_two() -> None:
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_a_loaders_state_belongs_to_the_last_taken_batch(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -265,7 +265,7 @@ def test_a_pass_over_samples_of_an_iterator_that_has_ended_is_an_error() -> None
         list(feed)
 
 
-def test_an_empty_pass_is_no_error_where_the_source_can_begin_again() -> None:
+def test_an_empty_pass_is_no_error_if_the_source_can_restart() -> None:
     feed = levada.Feed(BeginsAgain())
     assert [list(feed) for _ in range(3)] == [[1, 2, 3]] * 3
     empty: list[int] = []
@@ -274,7 +274,7 @@ def test_an_empty_pass_is_no_error_where_the_source_can_begin_again() -> None:
 
 
 @pytest.mark.parametrize("iterate", ["inline", "thread"])
-def test_ranks_that_wait_for_a_loader_to_begin_learn_which_function_it_is_in(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_ranks_that_wait_for_a_loader_to_begin_report_its_function(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

@@ -60,7 +60,7 @@ def test_an_end_before_the_length_is_an_error_of_a_feed(kind: Any, raises: type[
     assert received == [0, 1, 2]
 
 
-def test_other_exceptions_stay_as_they_are() -> None:
+def test_other_exceptions_are_unchanged() -> None:
     source: Any = Short(KeyError)
     with pytest.raises(KeyError):
         list(Pipeline(source))
@@ -73,6 +73,6 @@ class Iterable(Short):
         return iter((7, 8))
 
 
-def test_what_has_an_iterator_of_its_own_is_iterated() -> None:
+def test_an_object_with_its_own_iterator_is_iterated() -> None:
     assert list(iterate(Iterable(IndexError))) == [7, 8] == list(Pipeline(Iterable(IndexError)))
     assert list(iterate({"a": 1})) == ["a"] and list(iterate("ab")) == ["a", "b"] and list(iterate([1, 2])) == [1, 2]

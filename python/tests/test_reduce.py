@@ -67,7 +67,7 @@ def test_a_callback_may_enqueue_and_may_raise(tmp_path: pathlib.Path) -> None:
         assert only["called"] == [2.0, "other", 20.0, 20.0]
 
 
-def test_callbacks_are_called_though_the_bucketer_has_been_let_go() -> None:
+def test_callbacks_run_after_the_bucketer_was_dropped() -> None:
     held = [levada.ReduceScatter()]
     called: list[float] = []
 
@@ -81,7 +81,7 @@ def test_callbacks_are_called_though_the_bucketer_has_been_let_go() -> None:
     assert called == [1.0, 2.0]
 
 
-def test_what_ranks_disagree_about_is_named(tmp_path: pathlib.Path) -> None:
+def test_the_error_names_the_difference_between_ranks(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -99,7 +99,7 @@ def test_what_ranks_disagree_about_is_named(tmp_path: pathlib.Path) -> None:
         assert "input 1 is float64 [2, 2] on rank 0, float64 [3, 2] on rank 1" in only["error"]
 
 
-def test_what_cannot_be_reduced_is_named() -> None:
+def test_the_error_names_a_tensor_that_cannot_be_reduced() -> None:
     reduce = levada.ReduceScatter()
     with pytest.raises(levada.InvalidArgument, match="one tensor for each of the 1 ranks of the group, got 2"):
         reduce([np.zeros(2), np.zeros(2)])
@@ -141,7 +141,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path: pathlib.Path) -> None:
     assert outcome.told[0] == [{"lost": 1}], outcome.errors
 
 
-def test_a_second_thread_is_refused_while_one_is_inside_a_call(tmp_path: pathlib.Path) -> None:
+def test_a_second_thread_is_refused_during_a_call(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         1,

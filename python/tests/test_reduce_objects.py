@@ -12,7 +12,7 @@ import ranks
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_objects_that_ranks_first_use_in_any_order_keep_their_sums_apart(tmp_path: pathlib.Path, seed: int) -> None:
+def test_objects_first_used_in_any_order_keep_separate_sums(tmp_path: pathlib.Path, seed: int) -> None:
     told = ranks.succeed(
         tmp_path,
         3,
@@ -45,7 +45,7 @@ def test_objects_that_ranks_first_use_in_any_order_keep_their_sums_apart(tmp_pat
     assert all(each["wrong"] == [] for (each,) in told) and told[0][0]["used"] == 5
 
 
-def test_objects_that_are_made_in_another_order_meet_by_their_names(tmp_path: pathlib.Path) -> None:
+def test_objects_created_in_another_order_match_by_name(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -70,7 +70,7 @@ def test_a_name_is_a_number_or_what_was_passed() -> None:
     assert first.all_reduce(np.ones(2)).wait().tolist() == [1.0, 1.0]
 
 
-def test_a_timeout_says_in_which_object_the_other_rank_waits(tmp_path: pathlib.Path) -> None:
+def test_a_timeout_names_the_object_in_which_the_other_rank_waits(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
         2,

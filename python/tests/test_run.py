@@ -106,7 +106,7 @@ def test_ranks_get_torchruns_variables(tmp_path: pathlib.Path, command: list[str
         (["-n", "2", "./missing"], "./missing is not an executable file"),
     ],
 )
-def test_what_cannot_be_started_is_one_sentence(
+def test_a_failure_to_start_is_one_sentence(
     tmp_path: pathlib.Path, command: list[str], arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "here").write_text("#!/bin/sh\n")
@@ -115,7 +115,7 @@ def test_what_cannot_be_started_is_one_sentence(
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"levada: {sentence}\n")
 
 
-def test_the_status_is_that_of_the_rank_that_failed(tmp_path: pathlib.Path, command: list[str]) -> None:
+def test_the_exit_status_is_that_of_the_failed_rank(tmp_path: pathlib.Path, command: list[str]) -> None:
     script = write(tmp_path, "import os, sys\nsys.exit(7 * (os.environ['RANK'] == '1'))")
     ran = run(tmp_path, command, "-n", "3", script)
     assert (ran.returncode, ran.stderr) == (7, "levada: rank 1 ended with status 7\n")
@@ -124,7 +124,7 @@ def test_the_status_is_that_of_the_rank_that_failed(tmp_path: pathlib.Path, comm
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_is_no_terminals_is_whole_lines_unchanged(tmp_path: pathlib.Path, command: list[str], unbuffered: str) -> None:
+def test_output_to_a_pipe_is_whole_unchanged_lines(tmp_path: pathlib.Path, command: list[str], unbuffered: str) -> None:
     ran = run(tmp_path, command, "-n", "3", write(tmp_path, PRINTING), PYTHONUNBUFFERED=unbuffered)
     assert ran.returncode == 0
     for written, kind in ((ran.stdout, "line"), (ran.stderr, "error")):
@@ -139,7 +139,7 @@ def test_a_line_without_an_end_comes_last(tmp_path: pathlib.Path, command: list[
     assert run(tmp_path, command, "-n", "2", "sh", "-c", program).stdout == "line\nno endno end either"
 
 
-def test_a_single_rank_has_the_commands_own_descriptors(tmp_path: pathlib.Path, command: list[str]) -> None:
+def test_a_single_rank_inherits_the_commands_descriptors(tmp_path: pathlib.Path, command: list[str]) -> None:
     with open(tmp_path / "file", "wb") as file:
         subprocess.run([*command, "-n", "1", "sh", "-c", "readlink /proc/$$/fd/1"], stdout=file, timeout=60, check=True)
     assert (tmp_path / "file").read_text() == f"{tmp_path / 'file'}\n"
@@ -235,7 +235,7 @@ def test_a_rank_joins_and_may_start_a_job_of_its_own(tmp_path: pathlib.Path, com
     assert sorted(ran.stdout.splitlines()) == ["0 of 2", "0 of 3", "1 of 2", "1 of 3", "2 of 3"]
 
 
-def test_torchruns_variables_around_it_are_not_passed_on(tmp_path: pathlib.Path, command: list[str]) -> None:
+def test_variables_of_an_outer_torchrun_are_not_passed_on(tmp_path: pathlib.Path, command: list[str]) -> None:
     outer = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "outer"}
     ran = run(tmp_path, command, "-n", "2", write(tmp_path, JOINING), **outer)
     assert ran.returncode == 0, ran.stderr
@@ -249,7 +249,7 @@ def test_torchruns_variables_around_it_are_not_passed_on(tmp_path: pathlib.Path,
         ("del os.environ['LEVADA_RANK']", "the environment describes an incomplete job: LEVADA_WORLD_SIZE is 2"),
     ],
 )
-def test_variables_that_contradict_each_other_are_refused(
+def test_contradictory_variables_are_refused(
     tmp_path: pathlib.Path, command: list[str], change: str, sentence: str
 ) -> None:
     script = f"import os\nif os.environ['RANK'] == '0': {change}\n{JOINING}"

@@ -36,7 +36,7 @@ def test_a_batch_has_ragged_fields_and_plain_values() -> None:
     assert batch.values(1) == {"seen": False}
 
 
-def test_what_was_given_is_viewed_and_cannot_be_written() -> None:
+def test_a_batch_has_read_only_views_of_the_given_arrays() -> None:
     given = np.arange(6)
     batch = exchange.SampleBatch(["a", "b"], {"tokens": given}, {"tokens": [4, 2]})
     parts = batch.split([1, 1])
@@ -98,7 +98,7 @@ def test_a_batch_is_divided_by_tokens() -> None:
     assert exchange.balance([1, 1, 1, 9], 2, in_order=True) == [[0, 1, 2], [3]]
 
 
-def test_a_store_owns_its_memory_unless_told_otherwise() -> None:
+def test_a_store_owns_its_memory_unless_copy_is_false() -> None:
     given = np.arange(4)
     batch = exchange.SampleBatch(["a", "b"], {"tokens": given}, {"tokens": [3, 1]}, values=[{"n": 1}, {}])
     store, lent = exchange.Store(), exchange.Store()
@@ -120,7 +120,7 @@ def test_a_store_owns_its_memory_unless_told_otherwise() -> None:
     assert len(store) == 0 and store.nbytes == 0
 
 
-def test_what_a_store_refuses_it_names() -> None:
+def test_the_error_of_a_store_names_the_refused_value() -> None:
     store = exchange.Store(max_bytes=100)
     store.store(some().select(ids=["a"]))
     for refused, why in (
@@ -138,7 +138,7 @@ def test_what_a_store_refuses_it_names() -> None:
     assert store.ids == ["a"]
 
 
-def test_what_a_batch_refuses_it_names() -> None:
+def test_the_error_of_a_batch_names_the_refused_value() -> None:
     make = exchange.SampleBatch
     for refused, kind, why in (
         (lambda: make(["a", "a"]), levada.InvalidArgument, "sample a is listed twice"),
@@ -165,7 +165,7 @@ def test_what_a_batch_refuses_it_names() -> None:
             refused()
 
 
-def test_who_is_no_rank_can_plan() -> None:
+def test_a_process_that_is_no_rank_can_plan() -> None:
     held = exchange.SampleDirectory()
     held.add(0, some().meta())
     held.add(3, some().select(ids=["a"]).meta())
@@ -188,7 +188,7 @@ def test_who_is_no_rank_can_plan() -> None:
     assert (first.ranks, first.ids, second.ranks) == ([10, 11, 12, 13], ["a"], [14, 15, 16, 17])
 
 
-def test_names_may_hold_any_character() -> None:
+def test_names_may_contain_any_character() -> None:
     values = {"a\0b": 1, "a\0c": 2, "a": 3, "\n": 4}
     batch = exchange.SampleBatch(["s\0"], {"x\0y": np.zeros(1), "x": np.ones(1)}, values=[values])
     assert batch.values(0) == values and batch.keys == ["x", "x\0y"] and batch.ids == ["s\0"]
@@ -200,7 +200,7 @@ def test_bfloat16_needs_no_torch() -> None:
     assert batch["x"].dtype == ml_dtypes.bfloat16 and batch.dtype("x") == "bfloat16"
 
 
-def test_keys_that_are_no_text_and_lengths_that_are_too_large_are_named() -> None:
+def test_the_error_names_keys_that_are_no_text_and_lengths_that_are_too_large() -> None:
     tokens = np.zeros(1)
     with pytest.raises(TypeError, match="keys of fields must be str, got 1"):
         exchange.SampleBatch(["a"], {1: tokens})  # type: ignore[dict-item]

@@ -39,7 +39,7 @@ def lost_at(silence: float, cut: tuple[float, float], drops: bool, phases: tuple
 
 
 @pytest.mark.parametrize("silence", [3, 6, 10, 60])
-def test_no_cut_that_ends_within_the_silence_limit_loses_a_host(silence: int) -> None:
+def test_a_cut_shorter_than_the_silence_limit_loses_no_host(silence: int) -> None:
     drawn = random.Random(silence)
     for _ in range(3000):
         begin = drawn.uniform(-PROBES, 1.5)

@@ -22,7 +22,7 @@ def bpe() -> Any:
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("eos", ["fox", {"content": "fox", "lstrip": False, "special": True}])
-def test_the_eos_is_read_from_either_file_beside_the_tokenizer(
+def test_the_eos_is_read_from_either_file_next_to_the_tokenizer(
     tmp_path: pathlib.Path, bpe: Any, name: str, eos: Any
 ) -> None:
     larger = tokenizers.Tokenizer.from_str(bpe.to_str())
@@ -36,7 +36,7 @@ def test_the_eos_is_read_from_either_file_beside_the_tokenizer(
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
-def test_no_other_end_is_guessed_where_the_named_one_cannot_be_used(tmp_path: pathlib.Path, bpe: Any, name: str) -> None:
+def test_an_unusable_end_token_is_an_error_without_a_guess(tmp_path: pathlib.Path, bpe: Any, name: str) -> None:
     bpe.save(str(tmp_path / "tokenizer.json"))
     for broken in ("no JSON", "[1]"):
         (tmp_path / name).write_text(broken)

@@ -26,7 +26,7 @@ def bpe() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["BPE", "WordPiece", "Unigram"])
-def test_ids_are_those_of_the_package(tmp_path: pathlib.Path, kind: str) -> None:
+def test_token_ids_equal_those_of_the_package(tmp_path: pathlib.Path, kind: str) -> None:
     tokenizer = train(kind)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     expected = ids_of(tokenizer, TEXTS)
@@ -45,7 +45,7 @@ def with_template(tokenizer: Any, template: str = "<bos> $A") -> Any:
 
 
 @pytest.mark.parametrize("template", ["<bos> $A", "$A <eos>", "<bos> $A <eos>"])
-def test_special_tokens_are_those_of_the_packages_template(tmp_path: pathlib.Path, bpe: Any, template: str) -> None:
+def test_special_tokens_follow_the_packages_template(tmp_path: pathlib.Path, bpe: Any, template: str) -> None:
     tokenizer = with_template(bpe, template)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     expected = [tokenizer.encode(text).ids for text in TEXTS]
@@ -54,7 +54,7 @@ def test_special_tokens_are_those_of_the_packages_template(tmp_path: pathlib.Pat
     assert stored(tmp_path, tmp_path, TEXTS)[0] == ids_of(tokenizer, TEXTS) == ids_of(bpe, TEXTS)
 
 
-def test_a_corpus_with_special_tokens_is_another_one(tmp_path: pathlib.Path, bpe: Any) -> None:
+def test_special_tokens_change_the_tokens_of_a_corpus(tmp_path: pathlib.Path, bpe: Any) -> None:
     tokenizer, path = with_template(bpe), write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     for special_tokens in (True, False, True):
         corpus = levada.Corpus(path, tokenizer=tokenizer, special_tokens=special_tokens, eod=END, seq_length=1)
@@ -64,7 +64,7 @@ def test_a_corpus_with_special_tokens_is_another_one(tmp_path: pathlib.Path, bpe
 
 
 @pytest.mark.parametrize("given", ["bytes", "some.model"])
-def test_special_tokens_take_a_template(given: str) -> None:
+def test_special_tokens_require_a_template(given: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=rf"special_tokens takes a tokenizer\.json or its folder; {given} has no"):
         _tokenizers.open_tokenizer(given, special_tokens=True)
     with pytest.raises(levada.InvalidArgument, match="a chat has those of its chat_template"):
@@ -170,7 +170,7 @@ def test_encoding_leaves_the_given_tokenizer_as_it_is(bpe: Any) -> None:
     assert given.to_str() == before
 
 
-def test_the_end_of_a_document_is_named_by_text_or_number(bpe: Any) -> None:
+def test_the_end_token_is_set_by_text_or_number(bpe: Any) -> None:
     assert chosen_end(bpe) == bpe.token_to_id(END)
     assert chosen_end(bpe, END) == bpe.token_to_id(END)
     assert bpe.token_to_id("7") != 7 and chosen_end(bpe, "7") == 7
@@ -179,20 +179,20 @@ def test_the_end_of_a_document_is_named_by_text_or_number(bpe: Any) -> None:
             chosen_end(bpe, wrong)
 
 
-def test_a_corpus_takes_the_number_of_the_token_that_ends_documents(tmp_path: pathlib.Path, bpe: Any) -> None:
+def test_a_corpus_accepts_the_number_of_the_end_token(tmp_path: pathlib.Path, bpe: Any) -> None:
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     corpus = levada.Corpus(text, seq_length=32, tokenizer=bpe, eod=300)
     assert batches_of(corpus) == batches_of_ids(with_ends(ids_of(bpe, TEXTS), 300), 32)
 
 
-def test_a_tokenizer_that_does_not_say_what_ends_documents_is_asked_about(tmp_path: pathlib.Path) -> None:
+def test_a_tokenizer_without_an_end_token_is_an_error_that_asks_for_one(tmp_path: pathlib.Path) -> None:
     nameless = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
     text = write_jsonl(tmp_path / "texts.jsonl", ["a"])
     with pytest.raises(levada.InvalidArgument, match='which token ends a document: name it .*eod="TOKEN"'):
         len(levada.Corpus(text, tokenizer=nameless))
 
 
-def test_what_is_no_tokenizer_is_refused_with_what_may_be_given(tmp_path: pathlib.Path) -> None:
+def test_the_error_for_a_value_that_is_no_tokenizer_lists_the_valid_ones(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.json").write_text('{"model": {"type": "Elephant"}}')
     (tmp_path / "text.txt").write_text("no JSON")
@@ -222,7 +222,7 @@ def test_a_tokenizer_that_cannot_be_saved_is_refused(bpe: Any) -> None:
 
 
 @pytest.mark.parametrize(("package", "file"), [("tokenizers", "tokenizer.json"), ("sentencepiece", "some.model")])
-def test_a_package_that_is_missing_is_named_with_how_to_install_it(
+def test_a_missing_package_is_an_error_with_the_install_command(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, package: str, file: str
 ) -> None:
     (tmp_path / file).write_text("{}")
@@ -268,7 +268,7 @@ def batches_of_ids(documents: list[list[int]], sequence: int) -> list[tuple[list
     return [(row[:-1], row[1:]) for row in rows]
 
 
-def test_packed_documents_are_those_of_the_tokenizer(tmp_path: pathlib.Path, bpe: Any) -> None:
+def test_packed_documents_have_the_tokens_of_the_tokenizer(tmp_path: pathlib.Path, bpe: Any) -> None:
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     documents = with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END))
     pieces = []
@@ -309,7 +309,7 @@ def count_encoding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_text_is_encoded_once_for_tokenizers_that_are_equal(
+def test_a_text_is_encoded_once_for_equal_tokenizers(
     tmp_path: pathlib.Path, bpe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = count_encoding(monkeypatch)
@@ -335,7 +335,7 @@ def test_a_text_is_encoded_once_for_tokenizers_that_are_equal(
     assert encoded(bpe) == (digest, 0)
 
 
-def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_tokenizer_names_the_tokenizer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = write_jsonl(tmp_path / "texts.jsonl", ["some text"])
 
     def open_with(encode: Callable[[list[str]], Any]) -> None:

@@ -108,7 +108,7 @@ def test_totals_count_tensors_by_their_names_and_never_guess(batch: dict[str, An
         assert (feed.totals.tokens, feed.totals.labels) == (tokens, labels)
 
 
-def test_totals_are_those_of_the_batch_that_was_taken_however_far_the_reader_is() -> None:
+def test_totals_describe_the_returned_batch_however_far_ahead_the_reader_is() -> None:
     feed = levada.Feed(({"tokens": np.zeros(i + 1)} for i in range(5)), iterate="thread")
     for batch in feed:
         assert feed.totals is not None

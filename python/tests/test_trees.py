@@ -122,7 +122,7 @@ def test_equal_sets_make_equal_messages_whatever_order_a_process_iterates_them_i
     assert len(told) == 1
 
 
-def test_bits_of_complex_numbers_come_back() -> None:
+def test_complex_numbers_come_back_bit_for_bit() -> None:
     result = again([complex(-0.0, float("-nan"))])[0]
     assert np.complex128(result).tobytes() == np.complex128(complex(-0.0, float("-nan"))).tobytes()
 
@@ -183,7 +183,7 @@ def test_a_data_class_keeps_plain_values_that_are_no_fields() -> None:
     assert "count" not in vars(result) and not hasattr(result, "lock")
 
 
-def test_a_registered_type_carries_its_state() -> None:
+def test_a_registered_type_keeps_its_state() -> None:
     result = again({"o": Opaque(np.arange(3), "metre")})["o"]
     assert type(result) is Opaque and result.unit == "metre" and result.ids.tolist() == [0, 1, 2]
 
@@ -216,12 +216,12 @@ def test_an_array_larger_than_memory_is_refused_by_its_path_and_not_kept() -> No
     assert sys.getrefcount(array) == references
 
 
-def test_a_numpy_scalar_comes_back_as_one() -> None:
+def test_numpy_scalars_come_back_as_numpy_scalars() -> None:
     result = again({"x": np.float32(1.5)})["x"]
     assert type(result) is np.float32 and result == 1.5
 
 
-def test_a_lone_array_is_a_batch() -> None:
+def test_an_array_without_a_container_is_a_batch() -> None:
     assert again(np.arange(3)).tolist() == [0, 1, 2]
 
 
@@ -276,13 +276,13 @@ class Colour(enum.IntEnum):
         (len, "batch"),
     ],
 )
-def test_what_cannot_cross_is_named_by_its_path(batch: Any, path: str) -> None:
+def test_the_error_names_the_path_of_a_value_that_cannot_cross(batch: Any, path: str) -> None:
     with pytest.raises(TypeError, match=f"^{path} cannot cross"):
         levada.pack(batch)
 
 
 @pytest.mark.parametrize("value", [object(), np.zeros(2, ">i4"), collections.defaultdict(lambda: 0), os.fsdecode(b"\xff")])
-def test_a_path_to_what_cannot_cross_escapes_its_keys(value: Any) -> None:
+def test_the_path_in_an_error_escapes_keys(value: Any) -> None:
     with pytest.raises(TypeError) as raised:
         levada.pack({"a\x1b[2J\n\u202e": value})
     text = str(raised.value)
@@ -290,7 +290,7 @@ def test_a_path_to_what_cannot_cross_escapes_its_keys(value: Any) -> None:
 
 
 @pytest.mark.parametrize("allow_pickle", [False, True])
-def test_a_batch_within_itself_is_refused(allow_pickle: bool) -> None:
+def test_a_batch_that_contains_itself_is_refused(allow_pickle: bool) -> None:
     batch: list[Any] = []
     batch += [batch, batch]
     by_key: dict[str, Any] = {}
@@ -357,7 +357,7 @@ class Plain:
         Plain(),
     ],
 )
-def test_what_can_cross_no_other_way_is_pickled_where_that_is_allowed(value: Any) -> None:
+def test_other_objects_are_pickled_if_pickles_are_allowed(value: Any) -> None:
     message = levada.pack({"x": value, "y": [np.arange(3)]}, allow_pickle=True)
     result = levada.unpack(message, allow_pickle=True)
     assert type(result["x"]) is type(value) and repr(result["x"]) == repr(value) or result["x"] == value
@@ -366,7 +366,7 @@ def test_what_can_cross_no_other_way_is_pickled_where_that_is_allowed(value: Any
         levada.pack({"x": value})
 
 
-def test_what_cannot_even_be_pickled_is_named_by_its_path() -> None:
+def test_the_error_names_the_path_of_a_value_that_cannot_be_pickled() -> None:
     with pytest.raises(levada.Unsupported, match=r"^batch\['a'\]\[1\] cannot cross.*generator"):
         levada.pack({"a": [0, (i for i in "x")]}, allow_pickle=True)
 
@@ -380,7 +380,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError()])
-def test_what_ends_a_process_is_not_taken_for_a_failure_to_pickle(error: BaseException) -> None:
+def test_an_exception_that_ends_the_process_is_no_failure_to_pickle(error: BaseException) -> None:
     with pytest.raises(type(error)):
         levada.pack([Interrupting(error)], allow_pickle=True)
 
@@ -392,7 +392,7 @@ def test_pickle_needs_permission_at_both_ends() -> None:
         levada.unpack(message)
 
 
-def test_a_class_that_is_not_imported_is_named_and_not_imported() -> None:
+def test_a_class_of_an_unimported_module_is_named_but_not_imported() -> None:
     message = levada.pack([Pair(1, 2)]).replace(__name__.encode(), b"x" * len(__name__))
     with pytest.raises(levada.CorruptMessage):
         levada.unpack(message)  # the hash does not match
@@ -404,7 +404,7 @@ def test_a_class_that_is_not_imported_is_named_and_not_imported() -> None:
         sys.modules[__name__] = module
 
 
-def test_a_class_that_is_not_imported_is_imported_where_pickles_are_allowed(
+def test_a_class_is_imported_if_pickles_are_allowed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "imported_late.py").write_text("import typing\nclass Late(typing.NamedTuple):\n    x: int\n")

@@ -33,7 +33,7 @@ def batches(corpus: levada.Corpus) -> list[list[list[int]]]:
     return [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch_size=8)]
 
 
-def test_a_url_gives_what_the_file_gives(memory: Any, tmp_path: pathlib.Path) -> None:
+def test_a_url_yields_the_samples_of_the_file(memory: Any, tmp_path: pathlib.Path) -> None:
     memory.get("/d/a.jsonl", str(tmp_path / "a.jsonl"))
     expected = batches(levada.Corpus(tmp_path / "a.jsonl", seq_length=64, tokenizer="bytes"))
     assert len(expected) > 100
@@ -93,7 +93,7 @@ def hosts() -> Iterator[list[str]]:
     Hosts.pseudo_dirs[:] = [""]
 
 
-def test_files_that_a_host_lists_are_read_from_that_host(hosts: list[str]) -> None:
+def test_files_listed_by_a_host_are_read_from_that_host(hosts: list[str]) -> None:
     for url in ("hosted://server/data", "hosted://server/data/", "hosted://server/data/*.txt", "hosted://server/d*/a.txt"):
         hosts.clear()
         assert levada.Corpus(url, seq_length=16, tokenizer="bytes").tokens == 91
@@ -146,7 +146,7 @@ def test_a_process_that_is_forked_opens_its_corpus_anew(memory: Any, tmp_path: p
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_parts_of_remote_tokens_leave_nothing_in_the_cache_folder(memory: Any, tmp_path: pathlib.Path) -> None:
+def test_blocks_of_remote_tokens_leave_no_file_in_the_cache_folder(memory: Any, tmp_path: pathlib.Path) -> None:
     url = tokens_in_memory(memory, tmp_path)
     assert batches(levada.Corpus(url, seq_length=64, cache_dir=tmp_path / "cache", cache_size=1 << 20, tokenizer="bytes"))
     assert not list((tmp_path / "cache").iterdir())
@@ -162,7 +162,7 @@ def test_parts_of_remote_tokens_leave_nothing_in_the_cache_folder(memory: Any, t
         ("gs://b/a.jsonl", levada.Unsupported, "gs://b/a.jsonl needs a package that is not installed: .*gcsfs"),
     ],
 )
-def test_what_cannot_be_opened_is_one_sentence(
+def test_a_failure_to_open_is_one_sentence(
     memory: Any, monkeypatch: pytest.MonkeyPatch, url: str, error: type[Exception], expected: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
@@ -170,7 +170,7 @@ def test_what_cannot_be_opened_is_one_sentence(
         levada.Corpus(url, tokenizer="bytes").open()
 
 
-def test_a_missing_fsspec_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_fsspec_is_an_error_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(levada.Unsupported, match=r"memory://a.jsonl needs the package fsspec: pip install fsspec$"):
         levada.Corpus("memory://a.jsonl", tokenizer="bytes").open()
@@ -227,7 +227,7 @@ del feed, corpus
 """
 
 
-def test_a_process_ends_well_while_it_reads_ahead(tmp_path: pathlib.Path) -> None:
+def test_a_process_exits_cleanly_while_it_reads_ahead(tmp_path: pathlib.Path) -> None:
     for _ in range(4):  # The read-ahead threads are at a different point each time.
         ran = subprocess.run([sys.executable, "-c", READER, tmp_path], capture_output=True, text=True, timeout=60)
         assert (ran.returncode, ran.stderr) == (0, "")

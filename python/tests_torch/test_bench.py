@@ -93,7 +93,7 @@ def test_a_pipeline_is_measured_beside_what_it_stands_for() -> None:
         assert row["ratio"][name] == pytest.approx(row["items_per_s"] / rate, rel=0.02, abs=0.01)
 
 
-def test_without_json_it_is_a_table() -> None:
+def test_the_default_output_is_a_table() -> None:
     ran = bench("peers", "--op", "broadcast", "--ranks", "2", "--bytes", "4096", "--rounds", "1", "--source", "host")
     head, rule, *lines = ran.stdout.splitlines()
     assert ran.returncode == 0 and head.split()[:2] == ["work", "bytes"] and set(rule) == {"-", " "}
@@ -115,6 +115,6 @@ def test_without_json_it_is_a_table() -> None:
         ([], "command"),
     ],
 )
-def test_bad_usage_is_told(arguments: list[str], text: str) -> None:
+def test_bad_usage_is_reported(arguments: list[str], text: str) -> None:
     ran = bench(*arguments)
     assert ran.returncode == 2 and text in ran.stderr and ran.stdout == ""
