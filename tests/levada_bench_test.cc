@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-TEST(LevadaBench, MeasuresReductionsBesideOneLargeOne) {
+TEST(LevadaBench, ComparesReductionsWithOneLargeOne) {
   for (const char* source : {"host", "arena"}) {
     const auto outcome = run({"reduce-scatter", "--ranks", "2", "--sizes", "3x4KiB,1MiB,0", "--cap-mb", "1", "--rounds",
                               "2", "--source", source, "--json"});
@@ -29,7 +29,7 @@ TEST(LevadaBench, MeasuresReductionsBesideOneLargeOne) {
       << outcome.err;
 }
 
-TEST(LevadaBenchDispatch, MeasuresItemsThatComeInOrder) {
+TEST(LevadaBenchDispatch, MeasuresItemsThatArriveInOrder) {
   for (const char* engine : {"shm", "inproc"}) {
     for (const char* bytes : {"8", "65536"}) {
       const auto outcome =
@@ -45,13 +45,13 @@ TEST(LevadaBenchDispatch, MeasuresItemsThatComeInOrder) {
   }
 }
 
-TEST(LevadaBenchDispatch, RefusesWhatCannotBeMeasured) {
+TEST(LevadaBenchDispatch, RefusesImpossibleMeasurements) {
   EXPECT_EQ(run({"dispatch", "--workers", "0"}).status, 2);
   EXPECT_EQ(run({"dispatch", "--item-bytes", "9"}).status, 2);
   EXPECT_EQ(run({"dispatch", "--seconds", "0"}).status, 2);
 }
 
-TEST(LevadaBench, RefusesReductionsThatCannotBe) {
+TEST(LevadaBench, RefusesImpossibleReductions) {
   const auto expect = [](const std::vector<std::string>& options, const std::string& words) {
     std::vector<std::string> arguments = {"reduce-scatter"};
     arguments.insert(arguments.end(), options.begin(), options.end());
@@ -73,7 +73,7 @@ TEST(LevadaBench, RefusesReductionsThatCannotBe) {
   expect({"--engine", "tcp"}, "there is no engine tcp");
 }
 
-TEST(LevadaBenchExchange, MeasuresAndChecksWhatArrives) {
+TEST(LevadaBenchExchange, MeasuresAndChecksReceivedSamples) {
   const auto outcome = run({"exchange", "--ranks", "4", "--from", "dp=4", "--to", "dp=2,tp=2", "--samples", "32",
                             "--bytes", "100000", "--rounds", "3", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;

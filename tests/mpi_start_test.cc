@@ -59,11 +59,11 @@ TEST(MpiStart, ByALauncherOfNoMpiIsRefused) {
       << outcome.out << outcome.err;
 }
 
-TEST(MpiStart, OfOneRankByALauncherOfMpiIsAWorldOfOneWhateverHasStartedThatLauncher) {
+TEST(MpiStart, OfOneRankByALauncherOfMpiIsAWorldOfOneWhateverStartedTheLauncher) {
   EXPECT_EQ(Command({"alone"}, {{"PMI_SIZE", "1"}, {"WORLD_SIZE", "4"}}, MPI_PROGRAM).wait().out, "finalized\n");
 }
 
-TEST(MpiStart, WithASilenceThatIsNoNumberOfSecondsIsRefused) {
+TEST(MpiStart, WithAnInvalidSilenceIsRefused) {
   for (const char* const text : {"2", "-1", "ten", "10s", "98300"}) {
     EXPECT_EQ(Command({"funneled"}, {{"LEVADA_SILENCE", text}}, MPI_PROGRAM).wait().out,
               "InvalidArgument: LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 86400, or 0 for no "
@@ -91,7 +91,7 @@ TEST(MpiJob, OfOneHostNeedsNoThreadsInMpi) {
   EXPECT_EQ(count(outcome.out, "shm: all 2 ranks are on one host\n"), 1) << outcome.out;
 }
 
-TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {
+TEST(MpiStart, TreatsRanksInOtherNetworkNamespacesAsOtherHosts) {
   const Outcome outcome = run_ranks(3, "hosts", {{"LEVADA_SILENCE", "0"}});
   EXPECT_EQ(count(outcome.out, count(outcome.out, "not root") == 0 ? "hosts 0 1 2\n" : "hosts 0 0 0\n"), 1)
       << outcome.out << outcome.err;
@@ -105,13 +105,13 @@ TEST(MpiStart, OnHostsWithoutANetworkBetweenThemIsRefusedOnEveryRankWithTheRemed
   EXPECT_EQ(count(outcome.out, "or set LEVADA_SILENCE=0 on rank 0 to do without"), refused);
 }
 
-TEST(MpiEnd, WaitsForRanksThatGoOn) {
+TEST(MpiEnd, WaitsForRanksThatContinue) {
   const Outcome outcome = run_ranks(4, "leave");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(count(outcome.out, "finalized"), 4);
 }
 
-TEST(MpiEnd, OfACommunicatorWhoseEngineIsInUseEndsTheJobAndSaysWhatToDo) {
+TEST(MpiEnd, OfACommunicatorWhoseEngineIsInUseEndsTheJobWithTheRemedy) {
   const Outcome outcome = run_ranks(2, "keep");
   EXPECT_NE(outcome.status, 0);
   EXPECT_GE(

@@ -75,7 +75,7 @@ Given run(const Bytes& cursor = {}, int ranks_a_host = 4) {
   return run;
 }
 
-TEST(PipelineFeed, GivesEveryRankOfAMeshItsPartOfEachBatch) {
+TEST(PipelineFeed, DeliversToEveryRankOfAMeshItsPartOfEachBatch) {
   const Given all = run();
   const std::int64_t samples = epochs * (items - (items + 2) / 3);
   ASSERT_EQ(static_cast<std::int64_t>(all.cursors.size()), samples / 8);
@@ -92,7 +92,7 @@ TEST(PipelineFeed, GivesEveryRankOfAMeshItsPartOfEachBatch) {
   }
 }
 
-TEST(PipelineFeed, GoesOnWithTheNextBatchAfterEveryStep) {
+TEST(PipelineFeed, ResumesWithTheNextBatchAfterEveryStep) {
   const Given all = run();
   for (std::size_t step = 0; step < all.cursors.size(); ++step) {
     const Given rest = run(all.cursors[step]);
@@ -103,7 +103,7 @@ TEST(PipelineFeed, GoesOnWithTheNextBatchAfterEveryStep) {
   }
 }
 
-TEST(PipelineFeed, GivesEveryRankTheSameOnSeveralHosts) {
+TEST(PipelineFeed, DeliversEqualBatchesOnSeveralHosts) {
   const Given all = run();
   for (const int ranks_a_host : {1, 2, 3}) {
     const Given on_hosts = run({}, ranks_a_host);

@@ -142,7 +142,7 @@ class FeedInBrowser(unittest.TestCase):
     def section(self, name):
         return section(self.document, name)
 
-    def test_its_script_runs_to_the_end_without_an_error(self):
+    def test_its_script_runs_without_an_error(self):
         self.assertGreater(milliseconds(self.document), 0)
 
     def test_every_rank_has_marks_in_every_plot(self):
@@ -175,7 +175,7 @@ class FeedInBrowser(unittest.TestCase):
             self.assertGreater(count[step], 3_000, "the ranks' own steps")
             self.assertGreater(len(count), 100, "text and lines")
 
-    def test_it_says_where_the_files_are_and_leaves_no_others(self):
+    def test_it_prints_the_paths_of_its_files_and_leaves_no_partial_ones(self):
         self.assertEqual(
             self.done.stderr, "levada: wrote the report to page.html\nlevada: wrote the trace to trace.json\n"
         )

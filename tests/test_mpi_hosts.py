@@ -103,7 +103,7 @@ def test_the_contract_of_engines_holds_between_hosts(
 
 @pytest.mark.parametrize("mpi", MPIS)
 @pytest.mark.parametrize("ranks, engine", [(1, "mpi"), (2, "shm+mpi")])
-def test_join_chooses_the_engine_by_the_hosts_and_feeds_exchanges_and_sums_are_right_over_it(
+def test_join_chooses_the_engine_by_the_hosts_and_all_operations_work_over_it(
     hosts: several.Hosts, agent: pathlib.Path, mpi: str, ranks: int, engine: str
 ) -> None:
     status, lines, errors = finish(start(mpi, hosts, agent, "work", ranks=ranks), 100)
@@ -115,7 +115,7 @@ def test_join_chooses_the_engine_by_the_hosts_and_feeds_exchanges_and_sums_are_r
 
 
 @pytest.mark.parametrize("mpi", MPIS)
-def test_shared_memory_alone_is_refused_on_two_hosts(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
+def test_plain_shared_memory_is_refused_on_two_hosts(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
     status, lines, _ = finish(start(mpi, hosts, agent, "work", "shm"), 60)
     assert status != 0
     refusal = "the ranks are on 2 hosts, which the engine shm cannot join; use shm+mpi, or auto"
@@ -154,7 +154,7 @@ def test_a_killed_rank_ends_the_job_on_all_hosts(hosts: several.Hosts, agent: pa
 
 @pytest.mark.parametrize("mpi", MPIS)
 @pytest.mark.parametrize("number", range(KILLS))
-def test_a_rank_that_is_killed_at_work_ends_the_job_on_all_hosts(
+def test_a_rank_killed_during_work_ends_the_job_on_all_hosts(
     hosts: several.Hosts, agent: pathlib.Path, mpi: str, number: int
 ) -> None:
     job = start(mpi, hosts, agent, "work_until_lost", "shm+mpi")
@@ -181,7 +181,7 @@ def ranks_of(host: several.Host, state: str = "") -> list[int]:
 
 
 @pytest.mark.parametrize("mpi", MPIS)
-def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
+def test_a_stopped_rank_is_awaited(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
     job = start(mpi, hosts, agent, "stop", LEVADA_SILENCE="3")
     until = time.monotonic() + 60.0
     while not (stopped := ranks_of(hosts[1], "T")) and time.monotonic() < until:
@@ -228,7 +228,7 @@ def test_a_host_that_is_cut_off_is_named_with_its_ranks_on_both_sides(
 
 
 @pytest.mark.parametrize("mpi", MPIS)
-def test_hosts_whose_interfaces_take_no_packets_lose_each_other(
+def test_hosts_with_dead_interfaces_lose_each_other(
     hosts: several.Hosts, agent: pathlib.Path, mpi: str, tmp_path: pathlib.Path
 ) -> None:
     end = tmp_path / "end"
@@ -247,7 +247,7 @@ def test_hosts_whose_interfaces_take_no_packets_lose_each_other(
 
 @pytest.mark.parametrize("mpi", MPIS)
 @pytest.mark.parametrize("number", range(CUTS))
-def test_a_host_that_is_cut_off_at_work_is_named_with_its_ranks_on_both_sides(
+def test_a_host_cut_off_during_work_is_named_with_its_ranks_on_both_sides(
     hosts: several.Hosts, agent: pathlib.Path, mpi: str, number: int, tmp_path: pathlib.Path
 ) -> None:
     end = tmp_path / "end"
@@ -256,7 +256,7 @@ def test_a_host_that_is_cut_off_at_work_is_named_with_its_ranks_on_both_sides(
 
 
 @pytest.mark.parametrize("mpi", MPIS)
-def test_times_of_hosts_whose_clocks_differ_by_days_are_gathered_as_those_of_one_clock(
+def test_times_of_hosts_with_different_clocks_are_gathered_on_one_clock(
     mpi: str, tmp_path: pathlib.Path
 ) -> None:
     with several.hosts_or_skip(2, clock_step_s=5 * 24 * 3600) as apart:

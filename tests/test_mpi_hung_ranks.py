@@ -83,7 +83,7 @@ def test_a_rank_that_is_killed_ends_the_job_on_all_hosts(hosts: several.Hosts, a
 
 @pytest.mark.parametrize("mpi", MPIS)
 @pytest.mark.parametrize("number", range(2))
-def test_a_link_that_is_back_within_the_limit_ends_no_job(
+def test_a_link_restored_within_the_limit_ends_no_job(
     hosts: several.Hosts, agent: pathlib.Path, mpi: str, number: int, tmp_path: pathlib.Path
 ) -> None:
     moment, end = random.Random(number), tmp_path / "end"

@@ -22,13 +22,13 @@ def wait_of(store: Store, rank: int, call: int = 1) -> Arrivals:
     return Arrivals(store, rank, 3, "to join its group", call)
 
 
-def test_a_rank_that_has_not_come_is_named() -> None:
+def test_the_error_names_a_rank_that_has_not_arrived() -> None:
     store = Store()
     with wait_of(store, 0), wait_of(store, 2) as waiting:
         assert waiting.describe().endswith("to join its group for rank(s) 1 of its 3")
 
 
-def test_a_rank_of_an_earlier_call_has_not_come() -> None:
+def test_a_rank_of_an_earlier_call_does_not_count_as_arrived() -> None:
     store = Store()
     for rank in range(3):
         with wait_of(store, rank):
@@ -37,7 +37,7 @@ def test_a_rank_of_an_earlier_call_has_not_come() -> None:
         assert waiting.describe().endswith("for rank(s) 2 of its 3")
 
 
-def test_marks_of_an_earlier_attempt_in_the_same_store_are_not_taken_for_ranks_that_wait() -> None:
+def test_marks_of_an_earlier_attempt_are_not_mistaken_for_waiting_ranks() -> None:
     store = Store()
     for rank in range(3):
         with wait_of(store, rank):

@@ -25,7 +25,7 @@ def test_without_a_log_a_line_is_on_standard_error_and_shows_control_characters(
     assert run(f"sys.stderr.close()\n{LINE}") == ""
 
 
-def test_with_a_log_a_line_is_there_alone(tmp_path: pathlib.Path) -> None:
+def test_a_line_appears_only_in_the_log_if_logging_is_configured(tmp_path: pathlib.Path) -> None:
     log = tmp_path / "log"
     assert run(f"logging.basicConfig(filename={str(log)!r})\n{LINE}") == ""
     assert log.read_text() == "WARNING:levada:host \\x1b[31mred\\x07 has not come\n"

@@ -243,7 +243,7 @@ def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:
         assert mine["passes"] == [[i + rank for i in (2, 4)], [100 + i + rank for i in (0, 2, 4)], [100 + rank, 102 + rank]]
 
 
-def test_access_says_whether_batches_can_be_written(tmp_path: pathlib.Path) -> None:
+def test_access_determines_whether_batches_are_writable(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

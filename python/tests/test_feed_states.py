@@ -162,7 +162,7 @@ def test_a_slow_state_is_saved_rarely_and_resumes_exactly(tmp_path: pathlib.Path
 
 
 @pytest.mark.parametrize(("size", "receivers", "seconds"), [(1 << 20, 1, 0.2), (1 << 20, 7, 0.8), (1000, 7, 0.0)])
-def test_a_state_is_asked_for_as_often_as_its_bytes_to_all_ranks_cost_one_percent(
+def test_saving_a_state_costs_at_most_one_percent_of_the_time_on_all_ranks(
     monkeypatch: pytest.MonkeyPatch, size: int, receivers: int, seconds: float
 ) -> None:
     now = 100.0
@@ -196,7 +196,7 @@ def test_an_iterable_without_a_state_resumes_by_counting_its_items(iterate: str)
         assert list(resumed) == list(range(9))
 
 
-def test_items_that_were_counted_do_not_come_again_on_another_mesh(tmp_path: pathlib.Path) -> None:
+def test_counted_items_are_not_repeated_on_another_mesh(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -215,7 +215,7 @@ def test_items_that_were_counted_do_not_come_again_on_another_mesh(tmp_path: pat
 
 
 @pytest.mark.parametrize("loader", ["Loader()", "[{'x': np.full((4, 2), item)} for item in range(12)]"])
-def test_global_batches_that_were_counted_do_not_come_again_on_another_mesh(tmp_path: pathlib.Path, loader: str) -> None:
+def test_counted_global_batches_are_not_repeated_on_another_mesh(tmp_path: pathlib.Path, loader: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -267,7 +267,7 @@ class Rows:
 
 
 @pytest.mark.parametrize("loader", [rows, Rows])
-def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monkeypatch: pytest.MonkeyPatch, loader: Any) -> None:
+def test_a_state_between_rows_resumes_at_items_of_another_size(monkeypatch: pytest.MonkeyPatch, loader: Any) -> None:
     monkeypatch.setattr(makers, "_FREE", float("inf"))  # saves a state after each item, even on a slow machine
     stopped = levada.Feed(loader(4, 24), divide="split", batch_size=4)
     batches = iter(stopped)
@@ -290,7 +290,7 @@ def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monke
 
 @pytest.mark.parametrize("tail", ["short", "pad"])
 @pytest.mark.parametrize("loader", [rows, Rows])
-def test_nothing_is_left_after_a_state_behind_a_short_last_item(loader: Any, tail: str) -> None:
+def test_a_state_after_a_short_last_item_has_no_rows_left(loader: Any, tail: str) -> None:
     ended = levada.Feed(loader(4, 9), divide="split", batch_size=4, tail=tail)
     assert len(list(ended)) == 3
     state = ended.state_dict()
@@ -342,7 +342,7 @@ def test_an_epoch_that_is_no_integer_is_refused(make: Any, epoch: Any) -> None:
     assert source.epoch == 4 and list(source) == [1, 2]
 
 
-def test_a_trainer_that_tells_a_loaders_sampler_the_epoch_tells_the_feed() -> None:
+def test_an_epoch_set_on_the_loaders_sampler_applies_to_the_feed() -> None:
     feed = levada.Feed(Shuffled())
     feed.sampler.set_epoch(2)
     assert feed.epoch == 2 and list(feed) == list(range(20, 24))

@@ -134,7 +134,7 @@ def test_a_feed_that_fails_is_shown_too(tmp_path: pathlib.Path) -> None:
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
-def test_files_that_cannot_be_written_are_told_before_anything_starts(tmp_path: pathlib.Path) -> None:
+def test_unwritable_files_are_reported_before_anything_starts(tmp_path: pathlib.Path) -> None:
     ran = feed(tmp_path, "batches", "--report", "nowhere/page.html")
     assert ran.returncode == 2 and "nowhere" in ran.stderr and not (tmp_path / "trace.json").exists()
 
@@ -181,7 +181,7 @@ def test_a_trace_at_work_has_what_slow_workers_did(tmp_path: pathlib.Path) -> No
     assert found["worker 0"]["slow"] and found["worker 1"]["slow"]
 
 
-def test_all_ranks_are_told_that_a_report_cannot_be_written(tmp_path: pathlib.Path) -> None:
+def test_a_report_that_cannot_be_written_is_an_error_on_all_ranks(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -198,7 +198,7 @@ def test_all_ranks_are_told_that_a_report_cannot_be_written(tmp_path: pathlib.Pa
     assert all("nowhere/page.html" in rank[0]["error"] for rank in told)
 
 
-def test_what_was_not_recorded_is_said(tmp_path: pathlib.Path) -> None:
+def test_a_report_without_a_record_is_an_error(tmp_path: pathlib.Path) -> None:
     run = Pipeline(range(3)).run()
     with pytest.raises(levada.InvalidArgument, match="has yielded no items yet"):
         run.write_report(tmp_path / "page.html")

@@ -433,7 +433,7 @@ def test_an_exception_of_another_process_is_found_by_its_own_name_only() -> None
         ("SyntaxError", ["why", ("/dev/zero", 1, 1, None, 1, 2**40)], False),
     ],
 )
-def test_an_exception_with_positions_outside_of_its_text_is_not_made(name: str, arguments: list[Any], is_made: bool) -> None:
+def test_an_exception_with_positions_outside_its_text_is_not_recreated(name: str, arguments: list[Any], is_made: bool) -> None:
     packed = _levada.pack_state(["1 x", 0, f"builtins:{name}", arguments, {}, []])
     made = failures.unpack("text", "s", "p", 1, "t", packed)
     assert type(made).__name__ == (name if is_made else "StageFailed")

@@ -124,14 +124,14 @@ def test_the_import_without_the_compiled_module_explains_how_to_install_it(tmp_p
     assert f"`{sys.executable} -m pip`" in error
 
 
-def test_the_import_of_a_compiled_module_for_another_system_says_so(tmp_path: pathlib.Path) -> None:
+def test_the_import_of_a_compiled_module_for_another_system_asks_for_a_matching_wheel(tmp_path: pathlib.Path) -> None:
     (copy_of_package(tmp_path) / "levada" / COMPILED.name).write_text("for another machine")
     error = error_of("import levada", tmp_path)
     assert error.startswith(f"ImportError: levada's compiled module cannot be loaded ({tmp_path}/levada/{COMPILED.name}: ")
     assert "install a wheel of Levada that is made for this system" in error
 
 
-def test_a_package_without_the_cmake_files_of_the_cpp_library_says_so(tmp_path: pathlib.Path) -> None:
+def test_a_package_without_the_cmake_files_of_the_cpp_library_is_an_error(tmp_path: pathlib.Path) -> None:
     shutil.copy(COMPILED, copy_of_package(tmp_path) / "levada")
     (tmp_path / "levada/lib").mkdir(exist_ok=True)
     for library in (*INSTALLED.glob("lib*.so*"), *INSTALLED.glob("lib/*.so*")):

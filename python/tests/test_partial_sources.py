@@ -178,7 +178,7 @@ def test_variables_with_the_number_of_ranks_are_no_division() -> None:
             assert why_partial(functools.partial(_with_options, range(4), each)) is None
 
 
-def test_looking_for_parts_calls_no_function_of_the_program_and_takes_no_items() -> None:
+def test_the_search_for_parts_calls_no_user_function_and_takes_no_items() -> None:
     class Mine(map):  # type: ignore[type-arg]
         def __reduce__(self) -> Any:
             raise AssertionError

@@ -422,7 +422,7 @@ def test_a_corpus_is_tokenized_before_its_workers_start(
     assert found == [1]
 
 
-def test_iterating_a_pipeline_involves_no_other_rank_unless_asked(tmp_path: pathlib.Path) -> None:
+def test_iterating_a_pipeline_involves_no_other_rank_by_default(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -463,7 +463,7 @@ def test_epochs_over_an_iterator_that_begins_again_are_whole() -> None:
     assert [list(pipeline) for _ in range(3)] == [[2, 4, 6]] * 3
 
 
-def test_epochs_over_a_function_that_makes_an_iterator_begin_anew() -> None:
+def test_epochs_over_a_function_that_returns_an_iterator_restart() -> None:
     pipeline = Pipeline(lambda: iter(range(3)))
     assert [list(pipeline) for _ in range(3)] == [[0, 1, 2]] * 3
     assert list(Pipeline(lambda: iter(())).repeat(2)) == []

@@ -49,7 +49,7 @@ def test_a_length_that_is_not_known_is_a_type_error() -> None:
         len(Pipeline(range(9)).map(abs).run(on_error="skip"))
 
 
-def test_a_take_or_skip_that_several_workers_run_is_told() -> None:
+def test_a_take_or_skip_in_several_workers_is_a_warning() -> None:
     for pipeline in (Pipeline(range(9)).dispatch().take(3), Pipeline(range(9)).shard().skip(3)):
         with pytest.warns(UserWarning, match="counts the items of each of the 2 workers"):
             pipeline.run(2)
@@ -91,14 +91,14 @@ def test_items_that_are_one_object_are_apart_in_the_next_process(make: Any, size
     assert here == [size] * 50
 
 
-def test_what_one_item_shares_with_itself_stays_one_object() -> None:
+def test_shared_objects_within_an_item_stay_shared() -> None:
     array = np.zeros(3)
     items = got(Pipeline([{"a": array, "b": [array]}] * 9).dispatch(), 2)
     assert all(item["a"] is item["b"][0] for item in items)
     assert len({id(item["a"]) for item in items}) == 9
 
 
-def test_copies_are_those_of_items_pickled_alone() -> None:
+def test_copies_equal_those_of_separately_pickled_items() -> None:
     draw = random.Random(1)
     traits = levada._levada.ItemTraits()
     pool: list[Any] = [np.arange(n * 300) for n in range(4)] + [[1, 2], {"x": [3]}, Holder(np.arange(3)), "text", 5, 2.5, None]

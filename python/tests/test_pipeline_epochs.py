@@ -13,7 +13,7 @@ from pipelines import Fickle, Stateful, double
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_state_may_be_of_any_epoch_that_set_epoch_takes(workers: int) -> None:
+def test_a_state_may_be_of_any_epoch_that_set_epoch_accepts(workers: int) -> None:
     pipeline = Pipeline(range(20)).shuffle(10).dispatch().map(double)
     for epoch in (2**62, 2**63 - 1):
         with pipeline.run(workers, seed=3) as run:
@@ -117,7 +117,7 @@ def test_every_pass_of_a_source_with_a_state_begins_at_its_beginning(workers: in
     assert epochs_of(Pipeline(Dated()).dispatch(), workers, epochs) == dated
 
 
-def test_a_state_that_is_loaded_where_it_was_saved_goes_on_in_its_epoch() -> None:
+def test_a_state_loaded_into_the_same_run_resumes_in_its_epoch() -> None:
     with Pipeline(Dated()).run(0) as run:
         list(run)
         items = iter(run)
@@ -141,7 +141,7 @@ def test_the_state_before_an_epoch_leads_to_its_beginning(epoch: int) -> None:
 
 @pytest.mark.parametrize("kind", [Stateful, NewestEpoch])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_going_back_in_an_epoch_gives_the_same_items_whatever_a_source_does_at_iter(
+def test_going_back_in_an_epoch_repeats_the_items_whatever_iter_does(
     kind: type[Stateful], workers: int
 ) -> None:
     pipeline = Pipeline(kind(60)).shuffle(10).dispatch()

@@ -14,7 +14,7 @@ import levada
 import pytest
 
 
-def test_concat_and_interleave_give_all_items() -> None:
+def test_concat_and_interleave_yield_all_items() -> None:
     a, b = levada.Pipeline(range(5)), levada.Pipeline(range(10, 13))
     assert list(a.concat(b)) == [0, 1, 2, 3, 4, 10, 11, 12]
     assert list(a.interleave(b)) == [0, 10, 1, 11, 2, 12, 3]
@@ -30,7 +30,7 @@ def test_concat_and_interleave_give_all_items() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_weights_are_shares_and_a_state_goes_on(workers: int) -> None:
+def test_weights_are_shares_and_a_state_resumes(workers: int) -> None:
     web = levada.Pipeline([f"web {number}" for number in range(3000)]).shard()
     code = levada.Pipeline([f"code {number}" for number in range(100)]).shard().repeat()
     mixed = web.interleave(code, weights=[3, 1], seed=5).map(str.upper)
@@ -46,7 +46,7 @@ def test_weights_are_shares_and_a_state_goes_on(workers: int) -> None:
         assert given + list(run) == items
 
 
-def test_buckets_hold_items_of_like_length() -> None:
+def test_buckets_contain_items_of_similar_length() -> None:
     words = [letter * length for letter, length in zip("abcdefgh", (3, 9, 1, 8, 2, 30, 7, 1), strict=True)]
     batches = list(levada.Pipeline(words).bucket_batch(len, boundaries=[5, 10], max_tokens=30))
     assert sorted(sum(batches, [])) == sorted(words)
@@ -59,7 +59,7 @@ def test_buckets_hold_items_of_like_length() -> None:
         list(levada.Pipeline(words).bucket_batch(str, size=2))  # type: ignore[arg-type]
 
 
-def test_threads_call_side_by_side_and_keep_order() -> None:
+def test_threads_call_concurrently_and_keep_order() -> None:
     together = threading.Barrier(4, timeout=20)
     names = set()
 
@@ -75,7 +75,7 @@ def test_threads_call_side_by_side_and_keep_order() -> None:
     assert len(names) == 4 and threading.get_ident() not in names
 
 
-def test_a_failure_on_a_thread_comes_at_its_item() -> None:
+def test_a_failure_on_a_thread_takes_the_place_of_its_item() -> None:
     def fail(number: int) -> int:
         if number == 5:
             raise KeyError("five")
@@ -121,7 +121,7 @@ STAGES_WITH_STATE = {
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stages", STAGES_WITH_STATE)
-def test_a_run_goes_on_in_the_middle_of_each(stages: str, workers: int) -> None:
+def test_a_run_resumes_in_the_middle_of_each_source(stages: str, workers: int) -> None:
     pipeline: levada.Pipeline[Any] = STAGES_WITH_STATE[stages]
     options: dict[str, Any] = {"workers": workers, "seed": 3, "alone": True}
     items = list(pipeline.run(**options))
@@ -136,7 +136,7 @@ def test_a_run_goes_on_in_the_middle_of_each(stages: str, workers: int) -> None:
 
 @pytest.mark.parametrize("source", [list(range(20)), lambda: iter(range(20))], ids=["list", "iterator"])
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_run_goes_on_behind_the_first_sources_of_a_concat(source: Any, others: int) -> None:
+def test_a_run_resumes_after_the_first_sources_of_a_concat(source: Any, others: int) -> None:
     first, last = levada.Pipeline(source), levada.Pipeline(list(range(100, 130)))
     divided = first.shard().concat(last.shard()).map(str)
     dispatched = first.concat(last).dispatch().map(str)
@@ -153,7 +153,7 @@ def test_a_run_goes_on_behind_the_first_sources_of_a_concat(source: Any, others:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_ordered_threads_give_the_order_of_one_process(workers: int) -> None:
+def test_ordered_threads_keep_the_order_of_one_process(workers: int) -> None:
     pipeline = NUMBERS.dispatch().map(str).map(len, threads=2)
     assert list(pipeline.run(workers=workers, ordered=True)) == list(pipeline)
 

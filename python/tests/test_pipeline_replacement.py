@@ -226,7 +226,7 @@ def test_a_feed_goes_on() -> None:
     assert items == list(range(600))
 
 
-def test_where_it_cannot_be() -> None:
+def test_replace_is_refused_with_fullsync() -> None:
     with pytest.raises(levada.InvalidArgument, match=r'"replace" does not go with fullsync\(\)'):
         Pipeline(range(3)).fullsync().run(1, **OPTIONS)
     with pytest.raises(levada.InvalidArgument, match='on_worker_death is "ignore"; it must be raise or replace'):

@@ -20,7 +20,7 @@ from pipelines import CountsReads, Fickle, Numbering, Stateful, double
 
 
 @pytest.mark.parametrize(("workers", "snapshot_every"), [(0, 0), (2, 0), (2, 1), (2, 7)])
-def test_a_state_goes_on_with_the_very_next_item(workers: int, snapshot_every: int) -> None:
+def test_a_state_resumes_at_the_next_item(workers: int, snapshot_every: int) -> None:
     options: dict[str, Any] = {"worker_prefetch": 2, "main_prefetch": 2, "snapshot_every": snapshot_every}
     pipeline = Pipeline[int](Stateful(60)).shuffle(10).dispatch().map(double).filter(lambda n: n % 6 != 0)
     with pipeline.run(workers, context="forkserver", seed=3, **options) as run:
@@ -52,7 +52,7 @@ def numbered(pipeline: Pipeline[Any]) -> Pipeline[Any]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [forked, forked_and_numbered, numbered])
-def test_a_state_goes_on_where_a_fork_or_a_transform_runs_in_the_consumer(workers: int, make: Any) -> None:
+def test_a_state_resumes_if_a_fork_or_a_transform_runs_in_the_consumer(workers: int, make: Any) -> None:
     pipeline = make(Pipeline(range(30)).shuffle(10).dispatch().filter(lambda n: n % 4 != 1))
     with pipeline.run(workers, context="forkserver", seed=3, ordered=True) as run:
         items, states = [], [run.state_dict()]
@@ -66,7 +66,7 @@ def test_a_state_goes_on_where_a_fork_or_a_transform_runs_in_the_consumer(worker
 
 @pytest.mark.parametrize("snapshot_every", [0, 1])
 @pytest.mark.parametrize(("workers", "others"), [(0, 0), (2, 2), (2, 0)])
-def test_a_data_set_that_is_read_by_number_goes_on_by_number_whatever_its_own_state(
+def test_a_map_style_data_set_resumes_by_index_whatever_its_own_state(
     workers: int, others: int, snapshot_every: int
 ) -> None:
     pipeline = Pipeline(CountsReads(12)).shard().map(double)
@@ -80,7 +80,7 @@ def test_a_data_set_that_is_read_by_number_goes_on_by_number_whatever_its_own_st
         assert list(run) == list(range(0, 24, 2))
 
 
-def test_numbers_that_a_run_cannot_have_are_refused() -> None:
+def test_invalid_numbers_for_a_run_are_refused() -> None:
     for name, number in (("snapshot_every", -1), ("snapshot_every", 2**63), ("prefetch_bytes", 2**64), ("worker_prefetch", 2**40)):
         with pytest.raises(levada.InvalidArgument, match=f"{name} must be from 0 to"):
             Pipeline(range(4)).run(**{name: number})  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_a_state_of_a_run_whose_options_are_numpy_integers_is_of_plain_values(wo
         assert run.epoch == 2 and list(run) == rest
 
 
-def test_a_state_of_two_workers_serves_three_and_none() -> None:
+def test_a_state_of_two_workers_resumes_with_three_and_none() -> None:
     pipeline = Pipeline(range(40)).shuffle(10).dispatch().map(double)
     with pipeline.run(2, context="forkserver", seed=3) as run:
         items = iter(run)
@@ -176,7 +176,7 @@ class Marked:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_state_holds_plain_values_and_pickles_only_where_they_are_allowed(workers: int) -> None:
+def test_a_state_contains_pickles_only_if_they_are_allowed(workers: int) -> None:
     for state in ({"tokens": np.arange(3), "seen": [1, 2.5, None, "x", b"y"]}, (1, 2)):
         with Pipeline(Fickle(state)).dispatch().run(workers, context="forkserver") as run:
             items = iter(run)
@@ -258,7 +258,7 @@ def test_a_forged_state_is_refused_with_a_sentence(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_behind_the_end_is_an_error_and_not_an_empty_epoch(workers: int) -> None:
+def test_a_state_past_the_end_is_an_error_and_not_an_empty_epoch(workers: int) -> None:
     def of(items: int) -> list[Pipeline[Any]]:
         numbers = Pipeline(range(items)).dispatch().map(double)
         return [numbers, Pipeline(lambda: iter(range(items))).dispatch(), Pipeline(list(range(items))).shard().map(double)]
@@ -295,7 +295,7 @@ Stages = Callable[[Pipeline[Any], Callable[[Any], Any]], Pipeline[Any]]
     ids=["map", "prefetch", "prefetches", "zip", "filter", "dispatch", "dispatch zip"],
 )
 @pytest.mark.parametrize("saved_with", [0, 2])
-def test_going_on_with_other_workers_makes_nothing_again(
+def test_resuming_with_other_workers_makes_no_item_again(
     source: Any, stages: Stages, saved_with: int, tmp_path: pathlib.Path
 ) -> None:
     made = tmp_path / "made"
@@ -320,7 +320,7 @@ def test_going_on_with_other_workers_makes_nothing_again(
         assert made.stat().st_size == len(all_items) - 200
 
 
-def test_a_fork_with_a_small_buffer_goes_on_with_other_workers() -> None:
+def test_a_fork_with_a_small_buffer_resumes_with_other_workers() -> None:
     left, right = Pipeline(range(300)).shard().fork(buffer=3)
     pipeline = left.prefetch(2).zip(right)
     with pipeline.run(2, context="forkserver") as run:

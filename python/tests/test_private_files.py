@@ -116,7 +116,7 @@ def test_a_folder_that_another_user_puts_in_place_of_the_cache_is_refused(folder
         text_of(secret, cache)
 
 
-def test_entries_of_another_user_are_made_again(folder: pathlib.Path, secret: pathlib.Path) -> None:
+def test_entries_of_another_user_are_replaced(folder: pathlib.Path, secret: pathlib.Path) -> None:
     expected = text_of(secret, folder / "cache")
     tokens = folder / "cache" / "tokens"
     for extension in ("*.bin", "*.idx", "*.json"):

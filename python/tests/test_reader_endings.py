@@ -78,7 +78,7 @@ def test_an_interrupt_while_a_pass_is_dropped_is_raised_afterwards(monkeypatch: 
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_a_loop_that_is_left_has_no_thread_in_python(iterate: str) -> None:
+def test_a_loop_that_was_left_has_no_python_thread(iterate: str) -> None:
     before = set(threading.enumerate())
     for _ in range(3):
         for _ in levada.Feed(range(3), iterate=iterate):
@@ -142,7 +142,7 @@ class Held:
         return self.items
 
 
-def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_waits_until_the_previous_thread_has_left_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
     loader, lines = Held(), list[str]()
 
     def remind(line: str) -> None:
@@ -161,7 +161,7 @@ def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(m
 
 
 @pytest.mark.long
-def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> None:
+def test_a_pass_waits_for_the_previous_thread_with_a_timeout() -> None:
     loader = Held()
     feed = levada.Feed(loader, iterate="thread", timeout=3)
     for _ in feed:
@@ -199,7 +199,7 @@ def test_the_interpreter_ends_after_an_abandoned_loader_has_been_released(tmp_pa
 
 
 @pytest.mark.long
-def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(tmp_path: pathlib.Path) -> None:
+def test_the_interpreter_waits_for_a_slow_loader_and_reports_it(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
         1,

@@ -134,7 +134,7 @@ def test_output_to_a_pipe_is_whole_unchanged_lines(tmp_path: pathlib.Path, comma
         assert by_rank == {str(rank): [f"rank {rank} {kind} {line} {'x' * 50}" for line in range(300)] for rank in range(3)}
 
 
-def test_a_line_without_an_end_comes_last(tmp_path: pathlib.Path, command: list[str]) -> None:
+def test_a_line_without_an_end_is_printed_last(tmp_path: pathlib.Path, command: list[str]) -> None:
     program = 'if [ $RANK = 0 ]; then printf "no end"; else sleep 0.5; printf "line\\nno end either"; fi'
     assert run(tmp_path, command, "-n", "2", "sh", "-c", program).stdout == "line\nno endno end either"
 
@@ -217,7 +217,7 @@ def test_ctrl_c_reaches_each_rank_once(tmp_path: pathlib.Path, command: list[str
     assert terminal.shown.count("interrupts 1") == 2
 
 
-def test_a_signal_ends_a_job_whose_output_nobody_reads(tmp_path: pathlib.Path, command: list[str]) -> None:
+def test_a_signal_ends_a_job_whose_output_is_not_read(tmp_path: pathlib.Path, command: list[str]) -> None:
     with subprocess.Popen([*command, "-n", "2", "yes"], stdout=subprocess.PIPE) as ran:
         time.sleep(1)  # time for the pipe to fill
         ran.send_signal(signal.SIGTERM)
@@ -227,7 +227,7 @@ def test_a_signal_ends_a_job_whose_output_nobody_reads(tmp_path: pathlib.Path, c
 JOINING = "import levada\njob = levada.join()\nprint(f'{job.rank} of {job.size}')\n"
 
 
-def test_a_rank_joins_and_may_start_a_job_of_its_own(tmp_path: pathlib.Path, command: list[str]) -> None:
+def test_a_rank_joins_and_may_start_its_own_job(tmp_path: pathlib.Path, command: list[str]) -> None:
     write(tmp_path, JOINING, "inner.py")
     outer = f"import os, subprocess\nif os.environ['RANK'] == '0': subprocess.run({[*command, '-n', '3', 'inner.py']}, check=True)\n"
     ran = run(tmp_path, command, "-n", "2", write(tmp_path, outer + JOINING))

@@ -37,7 +37,7 @@ def test_threads_that_take_from_one_epoch_get_each_item_once_or_are_refused(tmp_
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_whatever_a_second_thread_calls_on_a_run_does_no_harm(tmp_path: pathlib.Path, workers: int) -> None:
+def test_a_second_thread_may_call_anything_on_a_run(tmp_path: pathlib.Path, workers: int) -> None:
     run(
         tmp_path,
         f"""
@@ -99,7 +99,7 @@ def test_close_ends_a_loop_that_waits_on_another_thread(tmp_path: pathlib.Path, 
 
 
 @pytest.mark.long
-def test_close_does_not_wait_for_ever_for_a_stage_of_this_process_and_ends_the_others(tmp_path: pathlib.Path) -> None:
+def test_close_waits_for_a_local_stage_with_a_limit_and_ends_the_others(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -209,7 +209,7 @@ def test_threads_that_begin_passes_of_one_feed_are_refused_or_end_each_others(tm
 
 
 @pytest.mark.parametrize("options", ["", "balance='tokens', max_tokens=3"])
-def test_a_loop_that_waits_while_another_thread_begins_a_pass_does_not_end_as_if_the_data_were_over(
+def test_a_waiting_loop_raises_when_another_thread_begins_a_pass(
     tmp_path: pathlib.Path, options: str
 ) -> None:
     run(
@@ -243,7 +243,7 @@ def test_a_loop_that_waits_while_another_thread_begins_a_pass_does_not_end_as_if
     )
 
 
-def test_a_feeds_state_is_of_one_moment_whatever_another_thread_does(tmp_path: pathlib.Path) -> None:
+def test_a_feeds_state_is_consistent_whatever_another_thread_does(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -275,7 +275,7 @@ def test_a_feeds_state_is_of_one_moment_whatever_another_thread_does(tmp_path: p
     )
 
 
-def test_whatever_other_threads_call_on_a_feed_does_no_harm(tmp_path: pathlib.Path) -> None:
+def test_other_threads_may_call_anything_on_a_feed(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -323,7 +323,7 @@ def test_threads_on_one_reduce_scatter_are_refused_or_get_their_sums(tmp_path: p
     )
 
 
-def test_threads_store_read_and_plan_samples_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_threads_store_read_and_plan_samples_concurrently(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -350,7 +350,7 @@ def test_threads_store_read_and_plan_samples_side_by_side(tmp_path: pathlib.Path
     )
 
 
-def test_threads_divide_samples_and_make_batches_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_threads_divide_samples_and_build_batches_concurrently(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -387,7 +387,7 @@ def test_threads_divide_samples_and_make_batches_side_by_side(tmp_path: pathlib.
     )
 
 
-def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_threads_pack_digest_index_and_plan_concurrently(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         f"""
@@ -414,7 +414,7 @@ def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path)
     )
 
 
-def test_exporters_are_made_asked_and_closed_while_a_feed_runs(tmp_path: pathlib.Path) -> None:
+def test_exporters_are_created_queried_and_closed_during_a_feed(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         f"""
@@ -448,7 +448,7 @@ def test_exporters_are_made_asked_and_closed_while_a_feed_runs(tmp_path: pathlib
     )
 
 
-def test_threads_pack_pad_and_read_layouts_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_threads_pack_pad_and_read_layouts_concurrently(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """

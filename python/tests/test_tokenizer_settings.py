@@ -48,7 +48,7 @@ def test_an_unusable_end_token_is_an_error_without_a_guess(tmp_path: pathlib.Pat
     assert chosen_end(tmp_path, END) == bpe.token_to_id(END)
 
 
-def test_names_of_special_tokens_are_text_where_the_tokenizer_splits_them(tmp_path: pathlib.Path, bpe: Any) -> None:
+def test_names_of_special_tokens_are_text_if_the_tokenizer_splits_them(tmp_path: pathlib.Path, bpe: Any) -> None:
     splitting = tokenizers.Tokenizer.from_str(bpe.to_str())
     splitting.encode_special_tokens = True
     expected = splitting.encode(TEXT, add_special_tokens=False).ids

@@ -161,7 +161,7 @@ def test_a_tokenizer_may_have_a_name_that_is_no_utf8(tmp_path: pathlib.Path, bpe
     assert _tokenizers.open_tokenizer(folder).name.endswith(r"/\xff")
 
 
-def test_encoding_leaves_the_given_tokenizer_as_it_is(bpe: Any) -> None:
+def test_encoding_does_not_change_the_given_tokenizer(bpe: Any) -> None:
     given = tokenizers.Tokenizer.from_str(bpe.to_str())
     given.enable_truncation(max_length=8)
     given.enable_padding(length=16)

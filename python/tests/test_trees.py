@@ -198,7 +198,7 @@ DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8",
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
-def test_arrays_of_all_dtypes_come_back_bit_by_bit(dtype: Any) -> None:
+def test_arrays_of_all_dtypes_come_back_bit_for_bit(dtype: Any) -> None:
     array = np.arange(12).astype(dtype).reshape(3, 4)
     for view in (array, array[1:, ::2], array.T, array[:0], array[1:2, 1].reshape(()), array[::-1]):
         result = again({"x": view})["x"]

@@ -131,7 +131,7 @@ def tokens_in_memory(memory: Any, tmp_path: pathlib.Path) -> str:
     return "memory://t/tokens.bin"
 
 
-def test_a_process_that_is_forked_opens_its_corpus_anew(memory: Any, tmp_path: pathlib.Path) -> None:
+def test_a_forked_process_reopens_its_corpus(memory: Any, tmp_path: pathlib.Path) -> None:
     corpus = levada.Corpus(tokens_in_memory(memory, tmp_path), seq_length=64, cache_dir=tmp_path)
     samples, digest = len(corpus), corpus.digest
     child = os.fork()

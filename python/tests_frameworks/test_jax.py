@@ -199,7 +199,7 @@ numbers()
     assert_each_item_once_an_epoch([[each["ids"] for each in mine] for mine in told], 2)
 
 
-def test_random_map_draws_by_index_and_an_item_that_a_filter_leaves_out_ends_the_pass() -> None:
+def test_random_map_draws_by_index_and_a_filtered_item_ends_the_pass() -> None:
     def noisy(number: int, generator: np.random.Generator) -> float:
         return number + float(generator.random())
 

@@ -43,7 +43,7 @@ finally:
 
 
 @pytest.mark.timeout(420)
-def test_each_sample_is_read_once_also_where_workers_resume_after_a_failure(tmp_path: pathlib.Path) -> None:
+def test_each_sample_is_read_once_even_if_workers_resume_after_a_failure(tmp_path: pathlib.Path) -> None:
     blocks = pages.blocks_of("frameworks/ray-train.md")
     program = tmp_path / "program.py"
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}

@@ -42,7 +42,7 @@ finally:
 
 
 @pytest.mark.timeout(420)
-def test_another_process_gets_what_one_has_put_with_levada_beneath_as_with_its_own_storage(tmp_path: pathlib.Path) -> None:
+def test_a_process_gets_what_another_put_with_levada_as_with_the_default_storage(tmp_path: pathlib.Path) -> None:
     before, backend, after = pages.blocks_of("frameworks/transferqueue.md")
     (tmp_path / "levada_store.py").write_text(backend)
     program = tmp_path / "program.py"

@@ -44,7 +44,7 @@ def test_a_topology_names_the_places_of_ranks() -> None:
         topo.get_rank(pipe=2, data=0, tensor=0)
 
 
-def test_topologies_have_the_names_of_areals() -> None:
+def test_topologies_have_areals_names() -> None:
     trained = PipeDataTensorParallelTopology(2, 3, 4, True, False, True, max_prompt_len=5)
     assert (trained.axes, trained.dims) == (["pipe", "data", "tensor"], [2, 4, 3])
     assert trained.sequence_parallel and not trained.gradient_checkpointing and trained.gradient_accumulation_fusion
@@ -86,7 +86,7 @@ def tracked() -> RedistribPlanner:
     return RedistribPlanner(SimpleNamespace(n_gpus_per_node=4), tracker)
 
 
-def test_who_is_no_rank_plans_and_sends_the_steps() -> None:
+def test_a_process_that_is_no_rank_plans_and_sends_the_steps() -> None:
     planner = tracked()
     dests = {4: ["00", "10"], 5: ["10", "00"], 2: [], 0: ["01"]}
     steps = planner.derive_plan(dests, ["y", "x"], pattern="bcast")
@@ -125,7 +125,7 @@ def test_who_is_no_rank_plans_and_sends_the_steps() -> None:
     assert "00" not in planner.storage_tracker.storages[4] and ("10", "x") not in planner.storage_tracker.data_owner
 
 
-def test_a_planner_takes_a_tracker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_needs_only_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = tracked().storage_tracker
     dests = {4: ["00", "10"], 5: ["10", "00"]}
     monkeypatch.delitem(sys.modules, "realhf.base.cluster", raising=False)
@@ -155,7 +155,7 @@ def test_a_tracker_can_be_locked() -> None:
     assert asyncio.run(adds_while_locked()) and tracker.storages == [{"a": ["x"]}]
 
 
-def test_a_step_that_says_nothing_is_refused() -> None:
+def test_an_incomplete_step_is_refused() -> None:
     for step in (
         RedistribStep("reduce", 0, [0], [1], ["a"], ["x"]),
         RedistribStep("bcast", None, None, [1], ["a"], ["x"]),

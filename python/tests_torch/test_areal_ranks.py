@@ -46,7 +46,7 @@ def refused(call):
 """
 
 
-def test_redistribution_delivers_bit_for_bit_by_all_kinds_of_steps(tmp_path: pathlib.Path) -> None:
+def test_all_kinds_of_steps_deliver_bit_for_bit(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
@@ -117,7 +117,7 @@ tell(later=empty.get("0").data["later"] if rank == 3 else "no", lengths=empty.ge
     assert told[3][2]["has"]["1"] == ["ids"] == told[3][2]["has"]["2"] and told[1][2]["has"]["3"] == ["half"]
 
 
-def test_a_manager_says_what_is_wrong_alike_on_all_ranks(tmp_path: pathlib.Path) -> None:
+def test_a_manager_raises_the_same_error_on_all_ranks(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
@@ -164,7 +164,7 @@ if rank == 0:
     assert first[1:] == [{"updated": [1.0], "size": 3}, {"size": 2}, {"size": 0}]
 
 
-def test_a_rank_that_is_killed_in_the_middle_leaves_the_storage_of_others_as_it_was(tmp_path: pathlib.Path) -> None:
+def test_a_killed_rank_does_not_change_the_storage_of_others(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
         3,
@@ -200,7 +200,7 @@ except (levada.PeerLost, levada.EngineError) as error:
         assert mine["kind"] in ("PeerLost", "EngineError") and mine["same"]
 
 
-def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:
+def test_ranks_that_no_step_names_need_not_take_part(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         3,
@@ -229,7 +229,7 @@ def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:
     assert told == [[{**got, "requires": True}], [{**got, "requires": False}], []]
 
 
-def test_a_split_without_a_group_takes_that_of_realhf_or_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_split_without_a_group_uses_realhfs_or_is_refused(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         4,

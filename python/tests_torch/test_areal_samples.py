@@ -17,7 +17,7 @@ from areal_samples import same, some
 from levada.dropin.areal import MicroBatchSpec, SequenceSample, SequenceSplitSpec
 
 
-def test_a_sample_is_cut_and_joined() -> None:
+def test_a_sample_is_split_and_joined() -> None:
     batch = some("abcde")
     assert batch.bs == 5 and batch.seqlens["logprobs"] == [[t - 1] for (t,) in batch.seqlens["input_ids"]]
     assert same(SequenceSample.gather(batch.unpack()), batch)
@@ -107,7 +107,7 @@ def test_lengths_become_lists_of_lists_of_int(lengths: Any) -> None:
     json.dumps(sample.meta().seqlens)
 
 
-def test_lengths_that_are_no_whole_numbers_are_refused() -> None:
+def test_lengths_that_are_not_whole_numbers_are_refused() -> None:
     fields: Any = dict(keys={"x"}, trailing_shapes={"x": ()}, dtypes={"x": None}, ids=["a"])
     for lengths in ([[1.5]], [["2"]], [3], [torch.tensor(3)], [None], 4):
         with pytest.raises(levada.InvalidArgument, match="whole numbers"):
@@ -176,7 +176,7 @@ def test_samples_share_nothing_that_they_change() -> None:
     assert torch.equal(fields.pop("data")["a"], given.pop("data")["a"]) and fields == given
 
 
-def test_a_meta_takes_no_data_away() -> None:
+def test_updating_with_a_meta_keeps_the_data() -> None:
     batch = some()
     tokens = batch.data["input_ids"]
     batch.update_(batch.meta())
@@ -194,7 +194,7 @@ def test_a_sample_goes_through_json_and_pickle() -> None:
     assert meta.data is None and meta.dtypes == batch.dtypes
 
 
-def test_what_does_not_fit_a_sample_is_refused() -> None:
+def test_mismatched_data_of_a_sample_are_refused() -> None:
     fields = dict(
         keys={"x"}, trailing_shapes={"x": ()}, dtypes={"x": torch.int64}, ids=[1, 2], seqlens={"x": [[1], [2]]}
     )

@@ -10,7 +10,7 @@ import numpy as np
 import ranks
 
 
-def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
+def test_batches_of_transformers_come_back_unchanged(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -52,7 +52,7 @@ def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) 
         assert mine == [*expected, last] * 2
 
 
-def test_features_of_processors_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
+def test_features_of_processors_come_back_unchanged(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -94,7 +94,7 @@ def test_features_of_processors_come_back_as_they_were(tmp_path: pathlib.Path) -
         assert mine == [*expected, last] * 2
 
 
-def test_what_a_fast_tokenizer_gives_crosses_without_its_encodings(tmp_path: pathlib.Path) -> None:
+def test_the_output_of_a_fast_tokenizer_crosses_without_its_encodings(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -118,7 +118,7 @@ def test_what_a_fast_tokenizer_gives_crosses_without_its_encodings(tmp_path: pat
         assert mine == [{"ids": ids, "type": "BatchEncoding", "fast": fast} for fast in (False, True)]
 
 
-def test_small_floats_strides_and_aliases_cross_bit_by_bit(tmp_path: pathlib.Path) -> None:
+def test_small_floats_strides_and_aliases_cross_bit_for_bit(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -146,7 +146,7 @@ def test_small_floats_strides_and_aliases_cross_bit_by_bit(tmp_path: pathlib.Pat
         assert mine == [{"wrong": [], "keys": True, "aliased": True}] * 6
 
 
-def test_a_tensordict_crosses_and_is_cut_as_its_tensors_are(tmp_path: pathlib.Path) -> None:
+def test_a_tensordict_crosses_and_is_divided_like_its_tensors(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

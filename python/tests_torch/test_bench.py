@@ -36,7 +36,7 @@ def check(row: dict[str, Any], peers: set[str]) -> None:
         assert row["read_ratio"][name] == pytest.approx(row["read_peers"][name] / row["read_us"], rel=0.02, abs=0.01)
 
 
-def test_each_source_and_engine_has_a_row_with_its_peers_beside() -> None:
+def test_each_source_and_engine_has_a_row_with_its_peers() -> None:
     found = rows("peers", "--ranks", "3", "--bytes", "40000")
     ways = [(source, engine) for engine in ENGINES for source in SOURCES]
     places = [(row["op"], row["source"], row["engine"]) for row in found]
@@ -74,7 +74,7 @@ def test_an_exchange_has_a_row_for_each_engine() -> None:
         check(row, {"all_gather_object", "areal_gather_scatter", "areal_bcast", "packed_isend"})
 
 
-def test_reduce_scatters_are_measured_beside_torch_alone() -> None:
+def test_reduce_scatters_are_compared_with_plain_torch() -> None:
     found = rows("reduce", "--ranks", "2", "--sizes", "5x4KiB")
     assert [(row["engine"], row["source"]) for row in found] == [(e, s) for e in ENGINES for s in SOURCES]
     for row in found:
@@ -83,7 +83,7 @@ def test_reduce_scatters_are_measured_beside_torch_alone() -> None:
         check(row, {"one_by_one"} | set(row["peers"]))
 
 
-def test_a_pipeline_is_measured_beside_what_it_stands_for() -> None:
+def test_a_pipeline_is_compared_with_what_it_replaces() -> None:
     found = rows("peers", "--op", "dispatch", "--item-bytes", "4096", "--seconds", "0.2", "--workers", "1")
     (row,) = found
     assert [row[key] for key in ("op", "workers", "item_bytes")] == ["dispatch", 1, 4096]

@@ -7,7 +7,7 @@ import pathlib
 from bridge_steps import STANDARD, run, tokens
 
 
-def test_every_rank_of_the_group_gets_what_its_first_one_reads(tmp_path: pathlib.Path) -> None:
+def test_every_rank_of_the_group_gets_the_batches_of_its_first_rank(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         3,
@@ -78,7 +78,7 @@ def test_every_rank_of_the_group_gets_what_its_first_one_reads(tmp_path: pathlib
         assert mine[6] == {"ends": 3, "next": tokens(9), "mine": tokens(5)}
 
 
-def test_each_stage_gets_its_keys_and_what_else_there_is(tmp_path: pathlib.Path) -> None:
+def test_each_stage_gets_its_keys_and_all_other_values(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         6,
@@ -125,7 +125,7 @@ def test_each_stage_gets_its_keys_and_what_else_there_is(tmp_path: pathlib.Path)
         assert mine[4] == {"same": stage != 2, "ids": None if stage == 1 else tokens(1)}
 
 
-def test_the_switch_changes_who_reads_and_not_what_is_read(tmp_path: pathlib.Path) -> None:
+def test_the_switch_changes_the_readers_but_not_the_data(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         4,
@@ -233,7 +233,7 @@ def test_packing_and_masks_reach_the_middle_stages_with_the_switch_on_and_off(tm
         assert all("has no data iterator" in each["text"] for each in mine[4:])
 
 
-def test_each_virtual_stage_has_an_iterator_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_each_virtual_stage_has_its_own_iterator(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         4,
@@ -286,7 +286,7 @@ def test_a_step_of_ten_values_gets_ten(tmp_path: pathlib.Path) -> None:
         assert "cu_seqlens_q" in mine[2]["text"]
 
 
-def test_a_step_with_a_get_batch_of_its_own_reads_a_broadcast_iterator(tmp_path: pathlib.Path) -> None:
+def test_a_step_with_its_own_get_batch_reads_a_broadcast_iterator(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         2,
@@ -353,7 +353,7 @@ def test_context_parallel_ranks_get_their_slices(tmp_path: pathlib.Path) -> None
             assert "a sequence of 6 tokens cannot be cut into 4 chunks for cp=2" in got[3]["text"]
 
 
-def test_what_goes_wrong_is_known_on_every_rank_and_does_not_last(tmp_path: pathlib.Path) -> None:
+def test_an_error_is_raised_on_every_rank_and_the_next_step_works(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         2,
@@ -410,7 +410,7 @@ def test_the_error_on_a_pickle_names_the_setting_of_the_drop_in(tmp_path: pathli
     assert told == [[], [{"text": f"a batch holds a pickled object; set {setting}"}]]
 
 
-def test_objects_of_any_class_cross_where_pickles_are_allowed(tmp_path: pathlib.Path) -> None:
+def test_objects_of_any_class_cross_if_pickles_are_allowed(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         2,

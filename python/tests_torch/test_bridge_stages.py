@@ -64,7 +64,7 @@ def test_a_virtual_stage_that_hosts_mtp_is_found() -> None:
     assert bridge.dataset_builder_predicate(SimpleNamespace(dataset=SimpleNamespace()))() is True
 
 
-def test_without_groups_those_of_megatron_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_groups_default_to_megatrons(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(levada.Unsupported, match=r"megatron\.core"):
         bridge.is_dataset_built_on_rank()
     monkeypatch.setattr(bridge, "parallel_state", None)

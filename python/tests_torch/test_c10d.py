@@ -407,7 +407,7 @@ def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathli
         assert mine[3] == {"got": 2, "feed": [rank, rank + 3]}
 
 
-def test_the_error_for_a_refused_thread_names_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
+def test_a_thread_that_is_refused_is_told_with_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         2,

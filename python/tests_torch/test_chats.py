@@ -80,7 +80,7 @@ def test_packed_chats_have_the_tokens_and_the_mask_of_transformers(
     assert {tuple(mask) for _, _, mask in segments} > {(0.0,) * len(wanted[2][2])}
 
 
-def test_a_template_that_does_not_say_what_is_learned_is_refused(
+def test_a_template_without_generation_blocks_is_refused(
     tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast, chats: pathlib.Path
 ) -> None:
     tokenizer.chat_template = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
@@ -106,7 +106,7 @@ def test_a_chat_that_cannot_be_rendered_is_named(
         len(levada.Corpus(tmp_path / "bad.jsonl", tokenizer=tokenizer, chat_template="own", seq_length=8))
 
 
-def test_special_tokens_that_a_template_names_decide_the_tokens(
+def test_a_templates_special_tokens_determine_the_tokens(
     tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast, chats: pathlib.Path
 ) -> None:
     tokenizer.chat_template = TEMPLATE.replace("'<|end|>' }}{% endgeneration", "eos_token }}{% endgeneration")

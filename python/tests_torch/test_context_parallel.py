@@ -114,7 +114,7 @@ tell(steps=steps, sizes=sorted({{each for some in every for each in some}}))
     ("mesh", "ranks", "max_cp"),
     [("dp=4", 4, 4), ("dp=2,cp=2", 4, 4), ("cp=2,dp=2", 4, 2), ("dp=2,cp=2,tp=2", 8, 4)],
 )
-def test_a_model_learns_the_same_as_without_context_parallelism(tmp_path: pathlib.Path, mesh: str, ranks: int, max_cp: int) -> None:
+def test_context_parallelism_does_not_change_training(tmp_path: pathlib.Path, mesh: str, ranks: int, max_cp: int) -> None:
     started = process_groups.start(tmp_path, ranks, LOOP.format(mesh=mesh, max_cp=max_cp))
     for outcome in process_groups.finish(started, tmp_path):
         assert outcome.status == 0, outcome.errors

@@ -48,7 +48,7 @@ def datasets() -> list[Any]:
     ]
 
 
-def test_batches_are_those_of_torchs_loader_for_every_kind_of_data_set() -> None:
+def test_batches_equal_torchs_for_every_kind_of_data_set() -> None:
     drawn = random.Random(2)
     for dataset in datasets():
         for _ in range(4):
@@ -69,7 +69,7 @@ class Stream(torch_data.IterableDataset[int]):
         return iter(range(3))
 
 
-def test_a_loader_of_torch_becomes_one_of_levada_with_its_order() -> None:
+def test_a_loader_of_torch_becomes_a_levada_loader_with_its_order() -> None:
     dataset, generator = list(range(40)), torch.Generator().manual_seed(9)
 
     def numbers(loader: Any) -> list[int]:
@@ -104,7 +104,7 @@ def test_a_loader_of_torch_becomes_one_of_levada_with_its_order() -> None:
         levada.DataLoader(dataset, sampler=torch_data.distributed.DistributedSampler(dataset, num_replicas=3, rank=0))
 
 
-def test_a_state_is_plain_and_a_loader_can_stand_in_torchs_loader(tmp_path: pathlib.Path) -> None:
+def test_a_state_is_plain_and_torchs_loader_accepts_a_loader(tmp_path: pathlib.Path) -> None:
     loader = levada.DataLoader(Squares(20), 4, True, seed=1, pin_memory=True)
     for _ in loader:
         break

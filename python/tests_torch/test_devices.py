@@ -82,7 +82,7 @@ def test_the_stand_in_finds_each_mistake_that_a_gpu_would_punish(tmp_path: pathl
     assert not (len(told) == 2 and all(each["pass"] for each in told)), output
 
 
-def test_device_buffers_are_refused_where_a_loop_would_overwrite_the_batch_it_holds() -> None:
+def test_device_buffers_are_refused_if_a_loop_would_overwrite_its_own_batch() -> None:
     with pytest.raises(levada.InvalidArgument, match="device is None"):
         levada.Feed([1], device_buffers=2)
     with pytest.raises(levada.InvalidArgument, match="at least 3 with prefetch_to_device=True, got 2"):
@@ -155,7 +155,7 @@ def test_the_pages_of_a_message_are_registered_once_and_grow_with_larger_message
     assert not driver.ranges
 
 
-def test_a_driver_that_refuses_is_asked_once() -> None:
+def test_a_driver_that_refuses_is_called_once() -> None:
     driver = Driver(refuses=True)
     memory = RegisteredMemory(Job(), driver)  # type: ignore[arg-type]
     for address in (4096, 65536):

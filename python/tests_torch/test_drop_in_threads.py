@@ -35,7 +35,7 @@ def run(folder: pathlib.Path, body: str, ranks: int = 1) -> None:
     racing.run(folder, GROUP.replace("{folder}", str(folder)) + textwrap.dedent(body), ranks)
 
 
-def test_hooks_of_one_state_average_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_hooks_of_one_state_average_concurrently(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -69,7 +69,7 @@ def test_threads_on_one_bucketer_get_their_sums_or_are_refused(tmp_path: pathlib
     )
 
 
-def test_threads_on_one_data_manager_store_move_and_clear_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_threads_on_one_data_manager_store_move_and_clear_concurrently(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -98,7 +98,7 @@ def test_threads_on_one_data_manager_store_move_and_clear_side_by_side(tmp_path:
     )
 
 
-def test_threads_that_ask_for_batches_of_one_group_get_their_own(tmp_path: pathlib.Path) -> None:
+def test_threads_that_request_batches_of_one_group_get_their_own(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -126,7 +126,7 @@ def test_threads_that_ask_for_batches_of_one_group_get_their_own(tmp_path: pathl
     )
 
 
-def test_threads_that_iterate_one_dispatcher_each_have_a_pass_of_their_own(tmp_path: pathlib.Path) -> None:
+def test_threads_that_iterate_one_dispatcher_have_separate_passes(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """

@@ -30,7 +30,7 @@ def losses(corpus: pathlib.Path, readers: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-def test_a_gpt_has_the_same_losses_whoever_reads(corpus: pathlib.Path) -> None:
+def test_a_gpt_has_the_same_losses_with_any_readers(corpus: pathlib.Path) -> None:
     one = losses(corpus, "one")
     assert len(one) == 6 and float(one[-1].split()[1]) < float(one[0].split()[1])
     assert losses(corpus, "all") == one

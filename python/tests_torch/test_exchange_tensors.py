@@ -71,7 +71,7 @@ def test_values_of_torch_cross_as_they_are() -> None:
         (torch.nn.Parameter(torch.ones(2), requires_grad=False), "is a torch.nn.Parameter"),
     ],
 )
-def test_what_requires_gradients_is_refused_by_key_and_sample(tensor: torch.Tensor, why: str) -> None:
+def test_tensors_that_require_gradients_are_refused_by_key_and_sample(tensor: torch.Tensor, why: str) -> None:
     with pytest.raises(TypeError, match=f"key x {why}.*detach"):
         exchange.SampleBatch(["a", "b"], {"x": tensor})
     with pytest.raises(TypeError, match=f"key x of sample b {why}.*detach"):
@@ -79,7 +79,7 @@ def test_what_requires_gradients_is_refused_by_key_and_sample(tensor: torch.Tens
     assert exchange.SampleBatch(["a"], {"x": [tensor.detach()]}).item("x", 0).tolist() == tensor.tolist()
 
 
-def test_what_a_rank_writes_to_its_tensors_changes_no_store(tmp_path: pathlib.Path) -> None:
+def test_writing_to_returned_tensors_changes_no_store(tmp_path: pathlib.Path) -> None:
     """For one sample or several, by key or one by one, before or after an exchange."""
     told = ranks.succeed(
         tmp_path,

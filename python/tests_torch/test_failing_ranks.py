@@ -87,7 +87,7 @@ OUTCOME = """
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("dropin", LOOPS)
-def test_the_other_ranks_are_told_which_rank_raised_what(tmp_path: pathlib.Path, dropin: str) -> None:
+def test_the_other_ranks_report_which_rank_raised_what(tmp_path: pathlib.Path, dropin: str) -> None:
     if dropin == "megatron":
         pytest.importorskip("megatron.core", reason="megatron-core is not installed")
     body = PREPARE.get(dropin, "") + STEP + LOOPS[dropin] + OUTCOME

@@ -31,7 +31,7 @@ TRAIN = """
 """
 
 
-def test_fsdp2_trains_with_levadas_sums_as_with_gloos_and_alike_in_two_runs(tmp_path: pathlib.Path) -> None:
+def test_fsdp2_trains_with_levadas_sums_as_with_gloos_in_two_equal_runs(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         4,
@@ -46,7 +46,7 @@ def test_fsdp2_trains_with_levadas_sums_as_with_gloos_and_alike_in_two_runs(tmp_
         assert only["ours"] == pytest.approx(only["theirs"], rel=1e-5) and only["alike"]
 
 
-def test_what_levada_does_not_add_up_is_torchs(tmp_path: pathlib.Path) -> None:
+def test_torch_reduces_what_levada_does_not(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         2,

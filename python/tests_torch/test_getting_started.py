@@ -67,7 +67,7 @@ def test_programs_and_commands(tmp_path: pathlib.Path) -> None:
     assert compared == 6 and (tmp_path / "report.html").stat().st_size > 0
 
 
-def test_the_loss_falls_and_four_ranks_have_that_of_one() -> None:
+def test_the_loss_falls_and_is_the_same_on_one_and_four_ranks() -> None:
     shown = blocks("text")
     losses = [[float(loss) for loss in re.findall(r"loss ([\d.]+)", text)] for text in shown]
     (one, four) = (each for each in losses if len(each) == 5)

@@ -11,7 +11,7 @@ import process_groups
 import pytest
 
 
-def test_the_members_of_a_process_group_are_a_job_of_their_own(tmp_path: pathlib.Path) -> None:
+def test_the_members_of_a_process_group_form_a_job(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         4,
@@ -47,7 +47,7 @@ def test_the_members_of_a_process_group_are_a_job_of_their_own(tmp_path: pathlib
         assert {"rank": rank, "got": [rank // 2 + 2 * i for i in range(4)]} in told[rank]
 
 
-def test_where_the_environment_names_no_job_the_world_of_torch_is_joined(tmp_path: pathlib.Path) -> None:
+def test_the_world_of_torch_is_joined_if_the_environment_names_no_job(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         2,
@@ -117,7 +117,7 @@ def test_a_job_outlives_its_process_group_by_its_membership_or_by_the_launchers_
         assert mine[1] == {"place": [rank, 2], "got": [rank, 2 + rank]}
 
 
-def test_a_feed_that_is_made_before_its_process_group_is_refused_or_joins_it(tmp_path: pathlib.Path) -> None:
+def test_a_feed_created_before_its_process_group_is_refused_or_joins_it(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         2,
@@ -144,7 +144,7 @@ def test_a_feed_that_is_made_before_its_process_group_is_refused_or_joins_it(tmp
         assert mine[2] == {"got": [rank, 2 + rank]}
 
 
-def test_the_world_of_torch_comes_before_what_the_environment_says(tmp_path: pathlib.Path) -> None:
+def test_the_world_of_torch_takes_precedence_over_the_environment(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         2,
@@ -406,7 +406,7 @@ def test_ctrl_c_ends_the_wait_for_ranks_that_do_not_join(tmp_path: pathlib.Path)
     assert float(str(first.told[0][0]["seconds"])) < 15, first.errors
 
 
-def test_the_seed_of_an_epoch_reminds_of_the_ranks_that_have_not_begun_it(tmp_path: pathlib.Path) -> None:
+def test_waiting_for_the_seed_of_an_epoch_names_the_ranks_that_have_not_begun_it(tmp_path: pathlib.Path) -> None:
     body = """
         from levada.dropin.torchdata.random import dist_share_seed
         errors = os.path.join(os.path.dirname(os.path.abspath(__file__)), "errors.1")
@@ -419,7 +419,7 @@ def test_the_seed_of_an_epoch_reminds_of_the_ranks_that_have_not_begun_it(tmp_pa
     assert "to share a seed in its group for rank(s) 0 of its 2; still waiting" in outcomes[1].errors
 
 
-def test_what_is_no_group_or_engine_is_refused() -> None:
+def test_an_invalid_group_or_engine_is_refused() -> None:
     with pytest.raises(levada.InvalidArgument, match="auto, shm, c10d"):
         levada.join(engine="smoke")
     with pytest.raises(levada.InvalidArgument, match="neither a process group"):
@@ -428,7 +428,7 @@ def test_what_is_no_group_or_engine_is_refused() -> None:
         levada.Feed([1], group=-100)  # new_group() returns this to ranks outside the group
 
 
-def test_placements_of_dtensors_say_where_a_field_goes() -> None:
+def test_placements_of_dtensors_place_a_field() -> None:
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     layout = levada.Layout({"ids": {"dp": Shard(0), "tp": Replicate()}, "x": {"dp": Shard(1)}})

@@ -67,7 +67,7 @@ with levada.ReduceScatter() as reduce:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_an_initialized_torch_distributed_comes_before_the_environment(launcher: Launcher, entry: str) -> None:
+def test_an_initialized_torch_distributed_takes_precedence_over_the_environment(launcher: Launcher, entry: str) -> None:
     script = f"""
 import os
 import numpy as np
@@ -123,7 +123,7 @@ os._exit(0)  # torch's own end would wait for what is cut off
     return [str(mine[1]["text"]) for mine in told]
 
 
-def test_ranks_that_ask_for_different_engines_are_told_which_rank_asked_for_what(launcher: Launcher) -> None:
+def test_the_error_for_different_engines_names_the_choice_of_each_rank(launcher: Launcher) -> None:
     texts = join_errors(launcher, [2, 1], 'engine = ["auto", "auto", "c10d"][rank]')
     assert set(texts) == {
         "InvalidArgument: the group's ranks join it with different engines: auto on rank 0, 1; c10d on rank 2; pass the same "
@@ -131,7 +131,7 @@ def test_ranks_that_ask_for_different_engines_are_told_which_rank_asked_for_what
     }
 
 
-def test_ranks_that_give_different_degrees_are_told_which_rank_gave_what(launcher: Launcher) -> None:
+def test_the_error_for_different_degrees_names_the_choice_of_each_rank(launcher: Launcher) -> None:
     texts = join_errors(launcher, [2, 1], degree="[16, 4, 16][rank]")
     assert set(texts) == {
         "InvalidArgument: the group's ranks join it with different degrees: 16 on rank 0, 2; 4 on rank 1; pass the same on all "
@@ -148,7 +148,7 @@ def test_an_interface_that_a_host_lacks_is_named_on_every_rank(launcher: Launche
     }
 
 
-def test_networks_that_do_not_reach_each_other_are_named_on_every_rank(launcher: Launcher) -> None:
+def test_networks_that_cannot_reach_each_other_are_an_error_on_every_rank(launcher: Launcher) -> None:
     texts = join_errors(launcher, [1, 1], 'os.environ["GLOO_SOCKET_IFNAME"] = "lo"')
     assert len(set(texts)) == 1
     assert texts[0].startswith("EngineError: rank 0 on host host0 cannot connect to rank 1 on host host1 at 127.0.0.1, port ")
@@ -162,7 +162,7 @@ def test_a_firewall_between_hosts_is_named_on_every_rank(hosts: several.Hosts, l
     assert "(timed out); open the firewall between them for TCP" in texts[0]
 
 
-def test_another_release_of_levada_on_a_host_is_one_sentence_on_every_rank(launcher: Launcher) -> None:
+def test_a_different_release_of_levada_on_a_host_is_one_sentence_on_every_rank(launcher: Launcher) -> None:
     script = """
 from levada import _levada
 if rank >= 2:

@@ -178,13 +178,13 @@ def test_a_host_that_is_cut_off_is_named_with_its_ranks_on_both_sides(
     expect_cut(hosts, launcher, kind, random.Random(number).uniform(0, 0.3), {"LEVADA_SILENCE": "3"}, 3)
 
 
-def test_a_host_that_is_cut_off_is_lost_after_ten_seconds_unless_another_time_is_set(
+def test_a_host_that_is_cut_off_is_lost_after_ten_seconds_by_default(
     hosts: several.Hosts, launcher: Launcher
 ) -> None:
     expect_cut(hosts, launcher, "nothing", 0.0, {}, 10)
 
 
-def test_hosts_whose_interfaces_take_no_packets_lose_each_other(hosts: several.Hosts, launcher: Launcher) -> None:
+def test_hosts_with_dead_interfaces_lose_each_other(hosts: several.Hosts, launcher: Launcher) -> None:
     @contextlib.contextmanager
     def stuck() -> Iterator[None]:
         with hosts[0].takes_no_packets(), hosts[1].takes_no_packets():
@@ -225,7 +225,7 @@ tell(ended=counted, cause=feed.end.cause)
 
 
 @pytest.mark.parametrize("number", range(max(FAULTS, 2)))
-def test_a_link_that_comes_back_within_the_silence_limit_ends_no_job(
+def test_a_link_restored_within_the_silence_limit_ends_no_job(
     hosts: several.Hosts, launcher: Launcher, tmp_path: pathlib.Path, number: int
 ) -> None:
     end, silence = tmp_path / "end", (3, 6)[number % 2]
@@ -295,7 +295,7 @@ else:
         assert "it was interrupted while it was leaving" in str(ended[rank].told[0]["text"]), ended[rank]
 
 
-def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, launcher: Launcher) -> None:
+def test_a_stopped_rank_is_awaited(hosts: several.Hosts, launcher: Launcher) -> None:
     script = JOIN + """
 import itertools
 batches = ({"x": np.full(1_000_000, i)} for i in itertools.count())

@@ -78,7 +78,7 @@ def told_on_one_host_and_on_two(
     return told
 
 
-def test_a_feed_gives_the_same_batches_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: Launcher) -> None:
+def test_a_feed_yields_the_same_batches_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: Launcher) -> None:
     one, *two = told_on_one_host_and_on_two(
         hosts,
         launcher,
@@ -217,7 +217,7 @@ def rounded(count):
 """
 
 
-def test_exact_sums_on_two_hosts_are_those_on_one_bit_for_bit(hosts: several.Hosts, launcher: Launcher) -> None:
+def test_exact_sums_on_two_hosts_equal_those_on_one_bit_for_bit(hosts: several.Hosts, launcher: Launcher) -> None:
     one, *two = told_on_one_host_and_on_two(
         hosts, launcher, SUMS + "tell(**reduced(integers))\ntell(**reduced(whole))\n"
     )
@@ -259,7 +259,7 @@ def test_16_mb_that_another_host_needs_leave_a_host_once(hosts: several.Hosts, l
     assert 16_000_000 <= sent < 18_000_000, sent
 
 
-def test_a_pipeline_gives_the_same_items_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: Launcher) -> None:
+def test_a_pipeline_yields_the_same_items_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: Launcher) -> None:
     one, *two = told_on_one_host_and_on_two(
         hosts,
         launcher,

@@ -25,7 +25,7 @@ def numbers(feed): return [i for batch in feed for i in batch["i"].tolist()]
 """
 
 
-def test_a_shuffled_loader_resumes_at_the_same_samples_without_loading_those_before_or_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_shuffled_loader_resumes_without_loading_earlier_samples_or_is_refused(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -94,7 +94,7 @@ if __name__ == "__main__":
                 assert f"{ends} that this state was saved after" in str(each["result"]), each
 
 
-def test_ranks_draw_alike_after_a_pass_has_begun_and_two_runs_are_equal(tmp_path: pathlib.Path) -> None:
+def test_ranks_draw_equal_random_numbers_after_a_pass_begins(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -198,7 +198,7 @@ if __name__ == "__main__":
         assert all(("divides them over its 2 ranks" in each["text"]) == (each["n"] == 2) for each in mine), mine
 
 
-def test_a_mesh_that_is_forgotten_beside_a_device_mesh_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_a_missing_mesh_next_to_a_device_mesh_is_an_error(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         4,

@@ -19,7 +19,7 @@ from levada.batch import devices as _devices
 from torch.utils.data import DataLoader
 
 
-def test_a_data_loader_takes_a_feed_for_an_iterable_dataset(tmp_path: pathlib.Path) -> None:
+def test_a_data_loader_accepts_a_feed_as_an_iterable_dataset(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -71,7 +71,7 @@ def test_a_program_that_ends_while_its_loader_is_inside_torch_does_not_abort(tmp
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path: pathlib.Path, iterate: str) -> None:
+def test_a_stateful_loader_resumes_in_mid_epoch_bit_for_bit(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -105,7 +105,7 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
         assert len(mine["whole"]) == 8 and mine["first"] + mine["rest"] == mine["whole"]
 
 
-def test_workers_of_a_data_loader_end_with_the_pass_that_is_left() -> None:
+def test_workers_of_a_data_loader_end_when_its_pass_is_left() -> None:
     feed = levada.Feed(DataLoader(list(range(100)), num_workers=2))
     before = set(multiprocessing.active_children())
     batches = iter(feed)
@@ -119,7 +119,7 @@ def test_workers_of_a_data_loader_end_with_the_pass_that_is_left() -> None:
     assert not left
 
 
-def test_tensors_go_to_the_device_and_nothing_else() -> None:
+def test_only_tensors_move_to_the_device() -> None:
     tensor = torch.arange(6.0)
     batches = [{"x": tensor, "same": tensor, "meta": (torch.ones(2, dtype=torch.bfloat16), "text", 5)}]
     batches[0]["more"] = SimpleNamespace(x=tensor, odd={(0, 1): tensor})
@@ -144,7 +144,7 @@ def test_tensors_that_flattening_makes_are_moved_each_by_itself() -> None:
     assert [tuple(each.values.shape) for each in moved] == [(rows, rows) for rows in range(2, 8)]
 
 
-def test_what_was_moved_goes_with_the_last_reference_to_it() -> None:
+def test_moved_tensors_are_freed_with_their_last_reference() -> None:
     gc.disable()
     try:
         moved = weakref.ref(_devices.to_device([torch.ones(3)], torch.device("meta"))[0])
@@ -153,7 +153,7 @@ def test_what_was_moved_goes_with_the_last_reference_to_it() -> None:
         gc.enable()
 
 
-def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_on_a_device_are_not_copied_through_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates pinned memory and events, which torch does not have here, and uses meta as the device."""
 
     class Stage:
@@ -182,7 +182,7 @@ def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkey
     assert begun is here and len(Stage.held) == 1 and Stage.held[0] is here
 
 
-def test_what_requires_gradients_does_so_on_the_device() -> None:
+def test_tensors_that_require_gradients_do_so_on_the_device() -> None:
     batch = {"w": torch.nn.Parameter(torch.ones(2)), "fixed": torch.nn.Parameter(torch.ones(2), False), "x": torch.ones(2)}
     batch["g"] = torch.ones(2, requires_grad=True)
     (moved,) = levada.Feed([batch], device="meta")
@@ -217,7 +217,7 @@ class Streams:
 
 
 @pytest.mark.parametrize(("device", "current", "index"), [("cuda:1", 0, 1), ("cuda", 1, 1), ("cuda", 0, 0)])
-def test_memory_on_its_way_to_a_device_is_used_again_once_that_device_has_it(
+def test_staging_memory_is_reused_once_the_device_has_copied_it(
     monkeypatch: pytest.MonkeyPatch, device: str, current: int, index: int
 ) -> None:
     streams = Streams()
@@ -238,7 +238,7 @@ def test_memory_on_its_way_to_a_device_is_used_again_once_that_device_has_it(
     assert [batch["x"].tolist() for batch in moved] == [[float(step)] * 3 for step in range(6)]
 
 
-def test_images_keep_their_memory_format_on_the_way_to_a_device() -> None:
+def test_images_keep_their_memory_format_on_a_device() -> None:
     images = torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     stage = SimpleNamespace(_memory=torch.empty(1024, dtype=torch.uint8), _used=0, _is_registered=lambda _: False)
     held = _devices._Stage.hold(stage, images)  # type: ignore[arg-type]
@@ -247,7 +247,7 @@ def test_images_keep_their_memory_format_on_the_way_to_a_device() -> None:
     assert torch.equal(_devices._Stage.hold(stage, part), part)  # type: ignore[arg-type]
 
 
-def test_an_accelerator_that_torch_was_built_for_and_that_is_not_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_accelerator_that_torch_supports_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert _devices.accelerator() is None
@@ -255,7 +255,7 @@ def test_an_accelerator_that_torch_was_built_for_and_that_is_not_there_is_none(m
     assert _devices.accelerator() == torch.device("cuda")
 
 
-def test_states_load_where_torch_loads_weights_alone(tmp_path: pathlib.Path) -> None:
+def test_states_load_with_weights_only(tmp_path: pathlib.Path) -> None:
     feed = levada.Feed(range(5))
     states = [feed.state_dict()]
     batches = iter(feed)
@@ -266,7 +266,7 @@ def test_states_load_where_torch_loads_weights_alone(tmp_path: pathlib.Path) -> 
     assert torch.load(tmp_path / "states.pt", weights_only=True) == states
 
 
-def test_states_of_a_feed_whose_arguments_are_numpy_integers_load_where_torch_loads_weights_alone(
+def test_states_of_a_feed_with_numpy_integers_load_with_weights_only(
     tmp_path: pathlib.Path,
 ) -> None:
     two = np.int64(2)

@@ -103,7 +103,7 @@ def test_ranks_in_a_collective_report_at_once_which_one_ended_and_why(tmp_path: 
 
 @pytest.mark.parametrize("collective", ["dist.barrier()", "time.sleep(4)"])
 @pytest.mark.parametrize("end", ["raises", "is killed"])
-def test_so_do_ranks_in_a_barrier_or_in_a_long_step(tmp_path: pathlib.Path, end: str, collective: str) -> None:
+def test_ranks_in_a_barrier_or_a_long_step_report_at_once_which_one_ended(tmp_path: pathlib.Path, end: str, collective: str) -> None:
     settings = f"in_collective = False\ndef collective(): {collective}"
     _assert_reported(_run(tmp_path, _script(end, settings=settings)), end)
 
@@ -184,7 +184,7 @@ dist.barrier()
     assert told == [[{"watching": 1}, {"child": 0}, {"after": 0}, {"is_alive": False, "watching": 1}]] * 2
 
 
-def test_on_peer_lost_takes_two_words_or_a_function() -> None:
+def test_on_peer_lost_accepts_two_words_or_a_function() -> None:
     import levada
 
     with pytest.raises(levada.InvalidArgument, match="on_peer_lost is 'print'; it must be one of report, abort, or a function"):
@@ -192,7 +192,7 @@ def test_on_peer_lost_takes_two_words_or_a_function() -> None:
 
 
 @pytest.mark.parametrize("end", ["raises", "exits", "is killed"])
-def test_ranks_of_two_hosts_report_it_too(launcher: Launcher, end: str) -> None:
+def test_ranks_of_two_hosts_report_which_one_ended(launcher: Launcher, end: str) -> None:
     script = PROLOGUE + _script(end, engine="shm+c10d").replace('until_told("line")', "time.sleep(3)")
     job = launcher.start(2, script)
     _assert_reported([each.told for each in job.finish(90)], end)

@@ -92,7 +92,7 @@ def test_virtual_stages_get_as_many_micro_batches_as_their_group_size_divides(tm
         assert [len(each) for each in balanced["items"]] == [4, 4]
 
 
-def test_one_reader_of_a_data_parallel_rank_is_enough(tmp_path: pathlib.Path) -> None:
+def test_one_reader_per_data_parallel_rank_is_enough(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         4,
@@ -129,7 +129,7 @@ def test_one_reader_of_a_data_parallel_rank_is_enough(tmp_path: pathlib.Path) ->
         )
 
 
-def test_what_is_wrong_on_one_rank_is_raised_on_all_and_the_next_step_works(tmp_path: pathlib.Path) -> None:
+def test_an_error_on_one_rank_is_raised_on_all_and_the_next_step_works(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         4,

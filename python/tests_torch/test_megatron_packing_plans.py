@@ -48,7 +48,7 @@ def work(micros: list[list[int]], lengths: list[int]) -> int:
         ([1, 2, 3, 4, 5, 6, 7, 8], 2, 12, 2, [[[0, 1, 2, 3], [6]], [[4, 5], [7]]]),
     ],
 )
-def test_samples_in_order_are_packed_as_megatron_packs_them(
+def test_samples_in_order_are_packed_like_megatrons(
     lengths: list[int], ranks: int, limit: int, multiple: int, expected: Schedule
 ) -> None:
     assert in_order(lengths, ranks, limit, multiple) == expected
@@ -56,7 +56,7 @@ def test_samples_in_order_are_packed_as_megatron_packs_them(
 
 @pytest.mark.parametrize("multiple", [1, 2, 4])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_schedules_have_every_sample_once_in_as_many_micro_batches_on_each_rank(ranks: int, multiple: int) -> None:
+def test_schedules_contain_every_sample_once_in_equal_numbers_of_micro_batches(ranks: int, multiple: int) -> None:
     numbers = random.Random(ranks)
     for _ in range(100):
         lengths = [numbers.randint(1, 100) for _ in range(numbers.randint(40, 80))]
@@ -81,7 +81,7 @@ def test_balanced_ranks_have_about_the_same_work_in_fewer_micro_batches() -> Non
     assert len(by_cost[0]) < len(by_order[0])
 
 
-def test_a_rank_with_few_samples_gets_short_ones_of_others_for_its_micro_batches() -> None:
+def test_a_rank_with_few_samples_gets_short_ones_of_other_ranks() -> None:
     lengths = [1000, 9, 8, 7, 6, 5, 4, 3]
     schedule = balanced(lengths, 2, 1000, 4)
     check(schedule, lengths, 2, 1000, 4)
@@ -155,13 +155,13 @@ def test_a_sample_that_context_parallelism_cannot_slice_is_refused() -> None:
         agree([told(Place(0, at, 0, 0), sizes, [4, 6]) for at in range(2)])
 
 
-def test_readers_that_read_other_lengths_are_named() -> None:
+def test_readers_with_different_lengths_are_named() -> None:
     sizes = Place(1, 2, 1, 1)
     with pytest.raises(levada.InvalidArgument, match=r"sample 1 has 8 tokens \(8 with padding\) on rank 0, 12 \(12\) on rank 1"):
         agree([told(Place(0, at, 0, 0), sizes, [4, 8 + 4 * at]) for at in range(2)])
 
 
-def test_without_megatron_or_groups_the_error_says_what_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_megatron_or_groups_names_the_arguments_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(max_seqlen_per_dp_cp_rank=8, sequence_packing_scheduler="dp_balanced")
     with pytest.raises(levada.Unsupported, match="pass a pg_collection"):
         megatron.wrap_data_iterator(iter([]), config, 1)
@@ -173,7 +173,7 @@ def test_without_megatron_or_groups_the_error_says_what_to_pass(monkeypatch: pyt
         megatron.wrap_data_iterator(iter([]), config, 1, lacking)
 
 
-def test_one_rank_packs_alone() -> None:
+def test_a_single_rank_packs() -> None:
     config = SimpleNamespace(max_seqlen_per_dp_cp_rank=8, sequence_packing_scheduler="dp_balanced")
     data = iter([sample(length, padded_seq_len=torch.tensor([length])) for length in (4, 3, 5)])
     new, count, total, squares = megatron.wrap_data_iterator(data, config, 3, ALONE)

@@ -218,7 +218,7 @@ def run(folder: pathlib.Path, script: str) -> str:
     return ran.stdout
 
 
-def test_a_rule_covers_every_block_and_every_rule_covers_one() -> None:
+def test_every_block_has_a_rule_and_every_rule_has_a_block() -> None:
     kinds = {f"{block.page} {block.language}" for block in BLOCKS} | {block.language for block in BLOCKS}
     assert RULES.keys() <= kinds, "rules for blocks that no page has"
     for block in BLOCKS:

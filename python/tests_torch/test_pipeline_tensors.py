@@ -33,7 +33,7 @@ def test_all_dtypes_and_shapes_come_back_bit_for_bit(dtype: torch.dtype) -> None
         assert beside in (0, tensor.nbytes)
 
 
-def test_large_tensors_lie_beside_the_pickle_in_memory_of_their_own() -> None:
+def test_large_tensors_are_outside_the_pickle_in_separate_memory() -> None:
     tensor = torch.arange(10_000)
     (received, again), beside = crossed(tensor, [tensor])
     assert beside == 2 * tensor.nbytes and torch.equal(again[0], received)
@@ -42,7 +42,7 @@ def test_large_tensors_lie_beside_the_pickle_in_memory_of_their_own() -> None:
     assert tensor[0] == 0 and received.data_ptr() % 64 == 0
 
 
-def test_a_view_brings_its_own_elements_alone() -> None:
+def test_a_view_sends_only_its_own_elements() -> None:
     base = torch.arange(1_000_000).reshape(1000, 1000)
     for view in (base[3], base[:, 3], base[::7, ::5], base[10:20]):
         (received,), beside = crossed(view)
@@ -55,7 +55,7 @@ def test_dense_tensors_keep_their_strides() -> None:
         assert torch.equal(received, tensor) and received.stride() == tensor.stride()
 
 
-def test_what_makes_a_tensor_special_comes_along() -> None:
+def test_a_tensor_keeps_its_special_attributes() -> None:
     (wants, not_wants), _ = crossed(torch.ones(3, requires_grad=True), torch.ones(3))
     assert wants.requires_grad and not not_wants.requires_grad
     parameter = torch.nn.Parameter(torch.ones(2000))
@@ -69,6 +69,6 @@ def test_what_makes_a_tensor_special_comes_along() -> None:
     assert received[3].label == "a" and received[4:] == [torch.Size([2, 3]), torch.float16]
 
 
-def test_a_result_of_a_computation_comes_without_its_graph() -> None:
+def test_a_result_of_a_computation_arrives_without_its_graph() -> None:
     (received,), _ = crossed(torch.ones(3000, requires_grad=True) * 2)
     assert received.requires_grad and received.is_leaf and received.sum() == 6000

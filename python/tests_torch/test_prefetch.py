@@ -38,7 +38,7 @@ def wait_ahead(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     passes._send_ahead.batches = batches  # type: ignore[attr-defined]
 
 
-def test_peers_compare_the_batches_that_they_take_and_not_those_copied_ahead(tmp_path: pathlib.Path) -> None:
+def test_peers_compare_returned_batches_and_not_those_copied_ahead(tmp_path: pathlib.Path) -> None:
     body = f"""
 import torch
 {PATIENT}
@@ -102,7 +102,7 @@ SOURCES: dict[str, tuple[Callable[[pathlib.Path], Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_all_that_a_feed_says_is_of_the_batch_in_hand_and_a_state_resumes_at_the_next(
+def test_a_feeds_attributes_describe_the_returned_batch_and_a_state_resumes_at_the_next(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, name: str
 ) -> None:
     make, options = SOURCES[name]
@@ -161,7 +161,7 @@ def test_an_error_of_moving_a_batch_is_raised_at_its_step(monkeypatch: pytest.Mo
     assert steps == [(0, 1), (1, 2)] and feed.step == 3
 
 
-def test_an_interrupt_comes_at_once_and_no_batch_is_left_out_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_raised_at_once_and_skips_no_batch_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_ahead(monkeypatch, 4)
     feed = levada.Feed([{"x": step} for step in range(4)], device="meta", prefetch_to_device=True)
     sender = feed._sender
@@ -245,7 +245,7 @@ def test_leaving_releases_the_batch_ahead(monkeypatch: pytest.MonkeyPatch, how: 
     assert [each() for each in moved] == [None] * 3
 
 
-def test_ranks_that_leave_with_a_batch_ahead_do_so_in_order_and_one_that_asks_for_more_is_told(tmp_path: pathlib.Path) -> None:
+def test_ranks_may_leave_with_a_batch_ahead_and_a_rank_that_requests_more_gets_an_error(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -274,7 +274,7 @@ tell(error=error, step=feed.step)
         assert (second["step"] == 2 if rank == 0 else 2 <= second["step"] < 100) and bool(second["error"]) == (rank == 1)
 
 
-def test_what_cannot_be_prefetched_is_refused() -> None:
+def test_prefetching_requires_a_device_and_a_thread() -> None:
     with pytest.raises(levada.InvalidArgument, match="device is None"):
         levada.Feed([1], prefetch_to_device=True)
     with pytest.raises(levada.InvalidArgument, match="iterate is inline"):

@@ -38,7 +38,7 @@ def test_an_input_that_a_rank_lacks_on_a_device_is_an_error_on_all_ranks_in_its_
         assert each["first"][0] == 1 and each["wrong"] == [] and "ranks disagree" in each["first"][1], each
 
 
-def test_devices_objects_that_ranks_use_in_another_order_are_told_apart(tmp_path: pathlib.Path) -> None:
+def test_objects_on_devices_used_in_another_order_are_distinguished(tmp_path: pathlib.Path) -> None:
     """Torch's collectives have one order on all ranks, so another order is an error."""
     told = process_groups.succeed(
         tmp_path,

@@ -61,7 +61,7 @@ def test_fairscales_bucketer_by_changing_one_import(tmp_path: pathlib.Path) -> N
         assert len(errors) == 2 and all("a process group that this process belongs to" in each["error"] for each in errors)
 
 
-def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_made_anew(tmp_path: pathlib.Path) -> None:
+def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_recreated(tmp_path: pathlib.Path) -> None:
     """CPU tensors stand in for the devices' buckets; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,
@@ -92,7 +92,7 @@ def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_made_ane
         assert mine[3] == {"device": sums, "buckets": 2}
 
 
-def test_the_example_trains_alike_with_the_hook() -> None:
+def test_the_example_trains_identically_with_the_hook() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     script = [EXAMPLES / "ddp_hook.py", "--steps", "5", "--width", "64"]
     ran = subprocess.run([*command, *script], capture_output=True, text=True, timeout=100)
@@ -101,7 +101,7 @@ def test_the_example_trains_alike_with_the_hook() -> None:
     assert found and float(found[1]) < 1e-5, ran.stdout
 
 
-def test_sums_over_c10d_are_made_in_the_order_of_ranks(tmp_path: pathlib.Path) -> None:
+def test_sums_over_c10d_follow_the_order_of_ranks(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         4,
@@ -158,7 +158,7 @@ def test_a_rank_killed_during_a_reduction_is_named_promptly(tmp_path: pathlib.Pa
         assert only["lost"] == 1 and only["seconds"] < ranks.CAP, only
 
 
-def test_fairscales_bucketer_asserts_and_calls_back_as_fairscales(tmp_path: pathlib.Path) -> None:
+def test_the_bucketer_asserts_and_calls_back_as_fairscales_does(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         2,
@@ -278,7 +278,7 @@ def test_callbacks_on_a_device_run_at_the_same_places_on_every_rank(tmp_path: pa
     assert all(entry[2] for entry in first["log"] if entry[0] == "called back")
 
 
-def test_an_interrupt_in_a_callback_on_a_device_leaves_those_after_it_to_the_next_flush(tmp_path: pathlib.Path) -> None:
+def test_an_interrupt_in_a_callback_on_a_device_defers_later_callbacks_to_the_next_flush(tmp_path: pathlib.Path) -> None:
     ((interrupted, flushed, later),) = process_groups.succeed(
         tmp_path,
         1,
@@ -305,7 +305,7 @@ def test_an_interrupt_in_a_callback_on_a_device_leaves_those_after_it_to_the_nex
     assert later == {"called": [0, 1, 2, 3], "pending": 0}
 
 
-def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> None:
+def test_buckets_on_a_device_behave_as_on_the_cpu(tmp_path: pathlib.Path) -> None:
     """CPU tensors stand in for the device's; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,
@@ -378,7 +378,7 @@ def test_a_lost_rank_ends_buckets_on_a_device_with_the_same_exception_in_every_l
     assert end == {"done": True, "pending": 0, "before": [2.0, 2.0]}
 
 
-def test_an_input_that_finds_no_memory_on_a_device_is_not_enqueued_and_may_be_tried_again(tmp_path: pathlib.Path) -> None:
+def test_an_input_without_memory_on_a_device_is_not_enqueued_and_may_be_retried(tmp_path: pathlib.Path) -> None:
     ((told,),) = process_groups.succeed(
         tmp_path,
         1,
@@ -427,7 +427,7 @@ def test_an_interrupted_reduction_on_a_device_ends_the_later_ones(tmp_path: path
     assert told == {"errors": ["KeyboardInterrupt", text, text]}
 
 
-def test_flush_reduces_on_the_cpu_though_a_callback_on_a_device_raises(tmp_path: pathlib.Path) -> None:
+def test_flush_reduces_on_the_cpu_even_if_a_callback_on_a_device_raises(tmp_path: pathlib.Path) -> None:
     """CPU tensors stand in for the device's part; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,

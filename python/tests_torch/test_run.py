@@ -96,7 +96,7 @@ def test_ranks_of_torchrun_within_a_rank_join_torchruns_job(tmp_path: pathlib.Pa
 
 
 @pytest.mark.timeout(300)
-def test_a_rank_of_torchrun_may_start_a_job_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_a_rank_of_torchrun_may_start_its_own_job(tmp_path: pathlib.Path) -> None:
     (tmp_path / "ddp.py").write_text(DDP + END)
     starting = f"import os, subprocess\nif os.environ['RANK'] == '1': subprocess.run({[*PACKAGE, 'ddp.py']}, check=True)\n"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

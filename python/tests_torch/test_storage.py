@@ -124,7 +124,7 @@ def refuse(request: dict[str, Any], start: Any, status: str, code: str) -> list[
     return [f"<Error><Code>{code}</Code><Message>{code} says the server</Message></Error>".encode()]
 
 
-def test_text_and_tokens_in_a_bucket_are_the_samples_that_they_are_on_disk(storage: Storage, local: pathlib.Path) -> None:
+def test_text_and_tokens_in_a_bucket_yield_the_samples_of_local_files(storage: Storage, local: pathlib.Path) -> None:
     urls = {path.name: storage.put(f"kinds/{path.name}", path) for path in local.iterdir()}
     for name in ("a.jsonl", "a.jsonl.gz", "a.parquet"):
         assert batches(urls[name]) == batches(local / name)
@@ -133,7 +133,7 @@ def test_text_and_tokens_in_a_bucket_are_the_samples_that_they_are_on_disk(stora
             assert batches(url, **options) == batches(local / "a.bin", **options)
 
 
-def test_a_web_server_is_read_as_well(storage: Storage, local: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_corpus_reads_from_a_web_server(storage: Storage, local: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for name in ("a.jsonl", "a.bin", "a.idx"):
         storage.put(f"web/{name}", local / name)
     url = f"{storage.url}/{BUCKET}/web"
@@ -158,7 +158,7 @@ def closed_port() -> int:
 @pytest.mark.parametrize(
     ("host", "reason"), [("127.0.0.1:{port}", "Connection refused"), ("no-such-host.invalid:{port}", "")], ids=["port", "host"]
 )
-def test_a_web_server_that_cannot_be_reached_is_named_and_tried_again(host: str, reason: str, name: str) -> None:
+def test_an_unreachable_web_server_is_named_and_retried(host: str, reason: str, name: str) -> None:
     address = host.format(port=closed_port())
     expected = rf"cannot \w+ http://{address}/.*: cannot connect to {address}: {reason}.* \(tried 5 times in"
     with pytest.raises(levada.SourceError, match=expected):
@@ -242,7 +242,7 @@ def test_text_is_fetched_once(storage: Storage, local: pathlib.Path, tmp_path: p
 
 @pytest.mark.parametrize("kind", ["slow down", "server error", "cut off", "stall"])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.bin"])
-def test_faults_that_pass_are_tried_again(
+def test_temporary_faults_are_retried(
     storage: Storage, local: pathlib.Path, tmp_path: pathlib.Path, name: str, kind: str
 ) -> None:
     url = storage.put(f"passing/{name}", local / name)
@@ -283,7 +283,7 @@ def test_faults_that_pass_are_tried_again(
         ("404 Not Found", "NoSuchKey", r"a\.\w+ was removed while it was being read: start again with a file"),
     ],
 )
-def test_faults_that_stay_are_one_sentence(
+def test_permanent_faults_are_one_sentence(
     storage: Storage, local: pathlib.Path, tmp_path: pathlib.Path, name: str, status: str, code: str, expected: str
 ) -> None:
     url = storage.put(f"staying/{name}", local / name)
@@ -319,7 +319,7 @@ def test_an_object_that_changes_under_its_reader_is_an_error(
             pass
 
 
-def test_a_process_that_ends_while_it_reads_ahead_ends_well(storage: Storage, local: pathlib.Path) -> None:
+def test_a_process_that_ends_during_read_ahead_exits_cleanly(storage: Storage, local: pathlib.Path) -> None:
     url = storage.put("ending/a.bin", local / "a.bin")
     storage.put("ending/a.idx", local / "a.idx")
     script = (

@@ -58,7 +58,7 @@ def run(folder: pathlib.Path, size: int, body: str) -> list[list[dict[str, Any]]
     return process_groups.succeed(folder, size, LOADERS + body)
 
 
-def test_round_k_gives_rank_r_batch_k_times_w_plus_r(folder: pathlib.Path) -> None:
+def test_rank_r_gets_batch_k_times_w_plus_r_in_round_k(folder: pathlib.Path) -> None:
     told = run(
         folder,
         4,
@@ -82,7 +82,7 @@ def test_round_k_gives_rank_r_batch_k_times_w_plus_r(folder: pathlib.Path) -> No
         assert [each["got"] for each in mine[2:]] == [[[4 + rank]] * 2, [[]] * 2, [[]] * 2, [[]] * 2, [[]] * 2]
 
 
-def test_a_group_has_batches_ranks_and_loops_of_its_own(folder: pathlib.Path) -> None:
+def test_a_group_has_its_own_batches_ranks_and_loops(folder: pathlib.Path) -> None:
     told = run(
         folder,
         4,
@@ -175,7 +175,7 @@ def test_arrays_of_numpy_can_be_written(folder: pathlib.Path) -> None:
         assert len(mine) == 5 and mine[-1] == {"own": True}
 
 
-def test_a_rank_that_leaves_and_a_loader_that_fails_are_known_on_all_ranks(folder: pathlib.Path) -> None:
+def test_a_rank_that_leaves_or_a_loader_that_fails_is_an_error_on_all_ranks(folder: pathlib.Path) -> None:
     told = run(
         folder,
         3,
@@ -265,7 +265,7 @@ class WithEpoch(list[Any]):
         self.epoch = epoch
 
 
-def test_alone_it_iterates_alone() -> None:
+def test_a_single_rank_iterates_its_own_data() -> None:
     data = [{"x": torch.full((2,), i)} for i in range(5)]
     dispatcher = DataLoaderDispatcher(data, skip_batches=2)
     assert (dispatcher.rank, dispatcher.world_size) == (0, 1)
@@ -294,7 +294,7 @@ def test_an_epoch_reaches_dataset_and_sampler() -> None:
     DataLoaderDispatcher([1, 2]).set_epoch(3)  # a list has no set_epoch()
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(levada.InvalidArgument, match="base_dataloader is None"):
         list(DataLoaderDispatcher(None))
 
@@ -306,13 +306,13 @@ def test_what_cannot_be_is_refused() -> None:
         list(Scattering([1]))
 
 
-def test_a_negative_skip_skips_nothing_and_no_group_is_1() -> None:
+def test_a_negative_skip_skips_nothing_and_the_default_group_is_1() -> None:
     dispatcher = DataLoaderDispatcher([1, 2], skip_batches=-1)
     assert list(dispatcher) == [1, 2] and dispatcher.group == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a stand-in for the accelerator of a machine that has none")
-def test_batches_go_to_the_accelerator_where_the_group_is_on_it(folder: pathlib.Path) -> None:
+def test_batches_move_to_the_accelerator_of_the_group(folder: pathlib.Path) -> None:
     told = run(
         folder,
         2,
@@ -330,7 +330,7 @@ def test_batches_go_to_the_accelerator_where_the_group_is_on_it(folder: pathlib.
     assert told == [[{"kinds": ["cpu", "meta", "cpu"]}]] * 2
 
 
-def test_the_time_out_is_that_of_the_group(folder: pathlib.Path) -> None:
+def test_the_timeout_is_the_groups(folder: pathlib.Path) -> None:
     told = run(
         folder,
         2,
@@ -422,6 +422,6 @@ def test_ms_swifts_own_class_is_replaced_in_place(folder: pathlib.Path, first: s
         assert mine[2] == {"got": [2 + rank, 4 + rank], "same": True, "instance": "sp"}
 
 
-def test_without_ms_swift_nothing_is_replaced() -> None:
+def test_nothing_is_replaced_without_ms_swift() -> None:
     with pytest.raises(levada.Unsupported, match="ms-swift is not installed"):
         install()

@@ -50,7 +50,7 @@ def _defaults() -> dict[str, Any]:
     return defaults
 
 
-def test_every_default_is_half_an_hour_where_a_users_code_may_run() -> None:
+def test_every_timeout_that_covers_user_code_defaults_to_half_an_hour() -> None:
     defaults = _defaults()
     named = {"levada.Feed(timeout)", "levada.join(timeout)", "levada.exchange.redistribute(timeout)"}
     named |= {"levada.Pipeline.run(start_timeout)", "levada.dropin.areal.DataManager(timeout)"}
@@ -67,9 +67,9 @@ def test_every_default_is_half_an_hour_where_a_users_code_may_run() -> None:
         ("levada.dropin.torchdata.reading_service", "_TIMEOUT"),
     ],
 )
-def test_a_wait_of_a_drop_in_that_takes_no_timeout_is_as_long(module: str, name: str) -> None:
+def test_a_drop_in_without_a_timeout_waits_half_an_hour(module: str, name: str) -> None:
     assert getattr(importlib.import_module(module), name) == HALF_AN_HOUR
 
 
-def test_the_command_waits_as_long_for_a_callables_batches() -> None:
+def test_the_command_waits_half_an_hour_for_a_callables_batches() -> None:
     assert feed_command._parse(["module:callable"]).timeout == HALF_AN_HOUR

@@ -22,7 +22,7 @@ def bits(tensor: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", [*DTYPES.split(), *FLOAT8.split()])
-def test_tensors_of_all_dtypes_come_back_bit_by_bit(name: str) -> None:
+def test_tensors_of_all_dtypes_come_back_bit_for_bit(name: str) -> None:
     tensor = torch.arange(12).reshape(3, 4).to(getattr(torch, name))
     for view in (tensor, tensor[1:, ::2], tensor.t(), tensor[:0], tensor[1, 1]):
         result = levada.unpack(levada.pack({"x": view}))["x"]
@@ -36,7 +36,7 @@ def test_kinds_do_not_mix() -> None:
     assert [type(each) for each in result] == [torch.Tensor, np.ndarray, torch.nn.Parameter]
 
 
-def test_what_requires_gradients_still_does() -> None:
+def test_tensors_that_require_gradients_still_do() -> None:
     batch = {
         "x": torch.ones(2),
         "g": torch.ones(2, requires_grad=True),
@@ -63,7 +63,7 @@ def test_images_keep_their_memory_format(shape: tuple[int, ...], dtype: torch.dt
         assert torch.equal(result, images) and result.stride() == each.stride()
 
 
-def test_values_of_torch_that_are_no_tensors_come_back() -> None:
+def test_other_values_of_torch_come_back() -> None:
     batch = [torch.Size([2, 3]), torch.Size([]), torch.float32, torch.float8_e4m3fn, torch.device("cuda:1"), torch.device("cpu")]
     result = levada.unpack(levada.pack(batch))
     assert result == batch and list(map(type, result)) == list(map(type, batch))
@@ -101,7 +101,7 @@ def test_aliases_come_back_aliased() -> None:
     assert result["tokens"] is result["input_ids"]
 
 
-def test_what_is_no_dense_cpu_tensor_is_named() -> None:
+def test_the_error_names_a_tensor_that_is_not_dense_on_the_cpu() -> None:
     with pytest.raises(TypeError, match=r"^batch\['a'\]\[0\] cannot cross between ranks: its layout is torch.sparse_coo"):
         levada.pack({"a": [torch.eye(3).to_sparse()]})
     with pytest.raises(levada.Unsupported, match=r"lies on meta; batches are made on the CPU"):
@@ -154,7 +154,7 @@ def test_ranks_of_torchrun_join_by_themselves(tmp_path: pathlib.Path) -> None:
     assert [ranks.told_by(tmp_path, rank) for rank in range(3)] == [[{"got": [r, r + 3]}] for r in range(3)]
 
 
-def test_a_corpus_gives_torch_tensors_that_a_rank_may_write(tmp_path: pathlib.Path) -> None:
+def test_a_corpus_yields_torch_tensors_that_a_rank_may_write(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

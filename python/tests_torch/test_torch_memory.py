@@ -50,7 +50,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def test_collate_makes_what_default_collate_makes() -> None:
+def test_collate_equals_default_collate() -> None:
     assert same(levada.collate(samples()), torch.utils.data.default_collate(samples()))
     assert levada.collate([torch.ones(2, requires_grad=True)] * 2).requires_grad
     with pytest.raises(RuntimeError, match="equal size"):
@@ -59,12 +59,12 @@ def test_collate_makes_what_default_collate_makes() -> None:
         levada.collate([np.array(["text"])])
 
 
-def test_empty_gives_torch_tensors_for_torch_dtypes() -> None:
+def test_empty_returns_torch_tensors_for_torch_dtypes() -> None:
     tensor = levada.empty((2, 3), torch.bfloat16)
     assert tensor.dtype == torch.bfloat16 and tensor.shape == (2, 3)
 
 
-def test_a_data_loader_that_collates_into_levadas_memory_copies_nothing_more(tmp_path: pathlib.Path) -> None:
+def test_a_data_loader_that_collates_into_levadas_memory_needs_no_further_copy(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -93,7 +93,7 @@ def test_a_data_loader_that_collates_into_levadas_memory_copies_nothing_more(tmp
     assert 20 <= reader[1]["copied"] < 20.5, "what a worker sends is copied once"
 
 
-def test_arrays_beside_tensors_stay_read_only(tmp_path: pathlib.Path) -> None:
+def test_arrays_next_to_tensors_stay_read_only(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -108,7 +108,7 @@ def test_arrays_beside_tensors_stay_read_only(tmp_path: pathlib.Path) -> None:
     assert [[each["writeable"] for each in mine] for mine in told] == [[False, True, True]] * 2
 
 
-def test_a_tensor_over_an_array_of_a_batch_is_written_on_its_own_rank_alone(tmp_path: pathlib.Path) -> None:
+def test_writing_a_tensor_over_an_array_of_a_batch_changes_only_its_own_rank(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -126,7 +126,7 @@ def test_a_tensor_over_an_array_of_a_batch_is_written_on_its_own_rank_alone(tmp_
     assert told == [[{"seen": 7.0 * rank, "writeable": False}] * 6 for rank in range(2)]
 
 
-def test_packed_rows_of_torch_tensors_hold_what_assignments_would() -> None:
+def test_packed_rows_of_torch_tensors_equal_assigned_ones() -> None:
     lengths = [5, 1, 8]
     samples = [
         {

@@ -53,7 +53,7 @@ class Part(IterDataPipe):
             yield item + self.whole[0].offset
 
 
-def test_datapipes_are_cut_where_levada_places_them() -> None:
+def test_datapipes_are_divided_as_levada_places_them() -> None:
     source = IterableWrapper(range(8))
     mark = source.shuffle().sharding_round_robin_dispatch(MULTIPROCESSING)
     mapped = mark.map(add_one)
@@ -87,7 +87,7 @@ def test_datapipes_are_cut_where_levada_places_them() -> None:
     assert cut(marked_inside.map(str), 2)[0] is marked_inside  # a mark inside a cycle moves the whole cycle
 
 
-def test_a_datapipe_is_replaced_wherever_it_is_held() -> None:
+def test_a_datapipe_is_replaced_wherever_it_is_referenced() -> None:
     source, other = IterableWrapper(range(3)), IterableWrapper(range(5))
     left, right = source.fork(2)
     end = left.zip(right, source.map(add_one))
@@ -98,7 +98,7 @@ def test_a_datapipe_is_replaced_wherever_it_is_held() -> None:
 
 @pytest.mark.parametrize("make", [dispatching, sharded])
 @pytest.mark.parametrize("prefetch", [0, 10])
-def test_workers_give_what_one_process_gives(make: Callable[[], Any], prefetch: int) -> None:
+def test_workers_yield_the_items_of_one_process(make: Callable[[], Any], prefetch: int) -> None:
     with DataLoader2(make(), reading_service=InProcessReadingService()) as loader:
         loader.seed(5)
         alone = [list(loader), list(loader)]
@@ -115,7 +115,7 @@ def test_workers_give_what_one_process_gives(make: Callable[[], Any], prefetch: 
         assert list(loader) == first  # the stages are one-to-one, so the number of workers changes nothing
 
 
-def test_branches_and_what_stays_in_this_process() -> None:
+def test_branches_and_local_stages_run_in_this_process() -> None:
     pipe = IterableWrapper(range(10)).sharding_round_robin_dispatch(MULTIPROCESSING).map(add_one)
     with DataLoader2(Holding(pipe).batch(4), reading_service=service()) as loader:
         assert list(loader) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]] == list(loader)
@@ -152,7 +152,7 @@ def test_workers_receive_on_one_thread() -> None:
         list(loader)
 
 
-def test_tensors_cross_and_are_ones_own() -> None:
+def test_tensors_cross_and_are_private_to_the_receiver() -> None:
     pipe = IterableWrapper(range(30)).sharding_round_robin_dispatch(MULTIPROCESSING)
     with DataLoader2(pipe.map(lambda n: torch.full((5000,), n)), reading_service=service()) as loader:
         kept = list(loader)
@@ -201,7 +201,7 @@ def test_limit_resume_and_pause(make: Callable[[], Any], reading: Callable[[], A
 
 @pytest.mark.parametrize("make", [dispatching, sharded])
 @pytest.mark.parametrize("reading", [InProcessReadingService, service])
-def test_a_state_goes_on_with_the_next_item(make: Callable[[], Any], reading: Callable[[], Any]) -> None:
+def test_a_state_resumes_at_the_next_item(make: Callable[[], Any], reading: Callable[[], Any]) -> None:
     with DataLoader2(make(), reading_service=reading()) as loader:
         loader.seed(7)
         before = loader.state_dict()
@@ -236,7 +236,7 @@ def test_a_reading_service_unpickles_nothing(reading: Callable[[], Any]) -> None
     made.finalize()
 
 
-def test_a_state_of_any_epoch_goes_on() -> None:
+def test_a_state_of_any_epoch_resumes() -> None:
     with DataLoader2(sharded(8), reading_service=service(1)) as loader:
         loader.seed(3)
         for _ in range(12):
@@ -331,7 +331,7 @@ class Before(ReadingServiceInterface):
 
 
 @pytest.mark.parametrize("last", [service, InProcessReadingService])
-def test_what_a_service_before_wants_done_is_done_in_all_processes(last: Callable[[], Any]) -> None:
+def test_worker_functions_of_an_earlier_service_run_in_all_processes(last: Callable[[], Any]) -> None:
     dealt = Offset(IterableWrapper(range(6))).sharding_round_robin_dispatch(MULTIPROCESSING)
     both = SequentialReadingService(Before([5, 5, 7]), last())
     with DataLoader2(Offset(dealt), reading_service=both) as loader:
@@ -339,7 +339,7 @@ def test_what_a_service_before_wants_done_is_done_in_all_processes(last: Callabl
             assert list(loader) == [item + 2 * amount for item in range(6)]
 
 
-def test_a_second_iterator_ends_the_first_and_a_loader_that_is_shut_down_is_over() -> None:
+def test_a_second_iterator_ends_the_first_and_shutdown_ends_the_loader() -> None:
     loader: DataLoader2[int] = DataLoader2(dispatching(), reading_service=service())
     first = iter(loader)
     next(first)
@@ -352,7 +352,7 @@ def test_a_second_iterator_ends_the_first_and_a_loader_that_is_shut_down_is_over
         iter(loader)
 
 
-def test_what_a_datapipe_raises_is_raised_here() -> None:
+def test_an_exception_of_a_datapipe_is_raised_in_the_consumer() -> None:
     def fail(item: int) -> int:
         raise KeyError(f"no {item}")
 
@@ -374,7 +374,7 @@ def test_adapters_and_map_datapipes() -> None:
     assert list(both) == [[1, 2], [3]] == list(both)
 
 
-def test_the_datapipes_that_torch_lacks() -> None:
+def test_datapipes_that_torch_lacks_work() -> None:
     numbers = IterableWrapper(range(7))
     assert list(numbers.prefetch(3)) == list(range(7)) and len(numbers.prefetch(3)) == 7
     parts = IterableWrapper(range(7)).round_robin_demux(3)
@@ -391,7 +391,7 @@ def test_the_datapipes_that_torch_lacks() -> None:
         list(numbers.fullsync())
 
 
-def test_seeds_are_repeatable_and_of_ones_own() -> None:
+def test_seeds_are_repeatable_and_separate() -> None:
     one, other = SeedGenerator(3), SeedGenerator(3)
     assert [one.generate_seed() for _ in range(3)] == [other.generate_seed() for _ in range(3)]
     children = [SeedGenerator(3).spawn(number) for number in range(4)]
@@ -449,7 +449,7 @@ def test_ranks_divide_the_items_and_end_together(tmp_path: pathlib.Path) -> None
     assert "of rank 1" in told[0][2]["error"] and "KeyError" in told[1][2]["error"]
 
 
-def test_all_names_are_there() -> None:
+def test_all_names_of_torchdata_exist() -> None:
     for name in torchdata.__all__:
         assert getattr(torchdata, name) is not None
     assert SequentialReadingService(InProcessReadingService()).reading_services

@@ -37,7 +37,7 @@ def test_epochs_without_a_seed_differ(reading: Callable[[], Any]) -> None:
         assert [list(loader), list(loader)] == both
 
 
-def test_seeds_leave_accelerators_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_do_not_touch_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     def initialize(*_: Any) -> None:
         raise AssertionError("a device was asked for the state of its generator")
 
@@ -46,7 +46,7 @@ def test_seeds_leave_accelerators_alone(monkeypatch: pytest.MonkeyPatch) -> None
     SeedGenerator().seed()
 
 
-def test_a_graph_that_nothing_divides_is_warned_of() -> None:
+def test_an_undivided_graph_is_a_warning() -> None:
     whole = IterableWrapper(range(4))
     with DataLoader2(whole, reading_service=service()) as loader:
         with pytest.warns(UserWarning, match="IterableWrapper.* among the 2 workers"):
@@ -79,7 +79,7 @@ def fail_at_three(item: int) -> int:
 
 
 @pytest.mark.parametrize("place", ["worker process 1", "dispatching process"])
-def test_an_exception_says_what_torchdata_would(place: str) -> None:
+def test_an_exception_has_torchdatas_text(place: str) -> None:
     if place == "dispatching process":
         pipe = IterableWrapper(range(6)).map(fail_at_three).sharding_round_robin_dispatch(MULTIPROCESSING)
     else:
@@ -154,7 +154,7 @@ class Custodian(ReadingServiceInterface):
         return lambda pipe, count: self.calls.append(("limit", count)) or pipe
 
 
-def test_services_and_datapipes_of_ones_own_are_called_as_torchdata_calls_them() -> None:
+def test_custom_services_and_datapipes_are_called_as_torchdata_calls_them() -> None:
     with DataLoader2(Pausing(), reading_service=SequentialReadingService(Custodian())) as loader:
         custodian = loader.reading_service.reading_services[0]
         items = iter(loader)
@@ -168,7 +168,7 @@ def test_services_and_datapipes_of_ones_own_are_called_as_torchdata_calls_them()
         assert custodian.calls == ["begin", ("limit", 2), "pause", "resume"]
 
 
-def test_a_distributed_service_has_a_group_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_a_distributed_service_has_its_own_group(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -224,7 +224,7 @@ def test_adapters_of_torchdata() -> None:
         adapter.CacheTimeout()
 
 
-def test_main_prefetch_is_of_all_workers_together() -> None:
+def test_main_prefetch_counts_all_workers_together() -> None:
     pipe = IterableWrapper(range(4)).sharding_filter()
     with DataLoader2(pipe, reading_service=service(3, main_prefetch_cnt=7)) as loader:
         iter(loader)

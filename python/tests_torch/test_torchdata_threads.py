@@ -37,7 +37,7 @@ def test_threads_on_one_loader_get_each_item_once_or_are_refused(tmp_path: pathl
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_whatever_other_threads_call_on_a_loader_does_no_harm(tmp_path: pathlib.Path, workers: int) -> None:
+def test_other_threads_may_call_anything_on_a_loader(tmp_path: pathlib.Path, workers: int) -> None:
     run(
         tmp_path,
         f"""

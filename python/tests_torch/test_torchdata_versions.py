@@ -105,7 +105,7 @@ def test_datapipes_of_torchdata_work_whichever_is_imported_first(
 
 
 @pytest.mark.timeout(600)
-def test_a_program_without_a_main_guard_has_loaders_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_a_program_without_a_main_guard_has_concurrent_loaders(tmp_path: pathlib.Path) -> None:
     told = run_script(
         tmp_path,
         """
@@ -166,7 +166,7 @@ def test_states_that_torchdata_saved_are_loaded(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_graph_modules_export_all_that_torchdatas_export(tmp_path: pathlib.Path, version: str) -> None:
+def test_graph_modules_export_all_names_of_torchdatas(tmp_path: pathlib.Path, version: str) -> None:
     told = run_script(
         tmp_path,
         """
@@ -218,7 +218,7 @@ def test_pin_memory_of_torchdata_pins_in_the_process_that_consumes(tmp_path: pat
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_pin_memory_of_torchdata_is_never_left_out_as_a_prefetch_is(tmp_path: pathlib.Path, version: str) -> None:
+def test_pin_memory_of_torchdata_is_never_omitted_unlike_a_prefetch(tmp_path: pathlib.Path, version: str) -> None:
     body = """
     def prefetching(pipe, info):
         return pipe.prefetch(2)
