@@ -106,18 +106,18 @@ def destinations(
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
         if not isinstance(by.cost, str) or by.weight is not None:
             raise InvalidArgument(
-                "the cost of samples between models follows from their sequences, as \"flops\" does; for weights of your own "
-                "give the ids that levada.exchange.balance(weights, mesh.data_size) divides"
+                "the cost of samples between models follows from their sequences, as \"flops\" does; for your own weights, "
+                "pass the ids as divided by levada.exchange.balance(weights, mesh.data_size)"
             )
         if by != Balance(by.cost, counts=by.counts):
             raise InvalidArgument(
-                f"balance is {by}; of samples between models it takes cost and counts alone: leave out the other options"
+                f"balance is {by}; an exchange supports only cost and counts: omit the other options"
             )
         parts = ids.balanced(mesh.data_size, key, equal=by.counts == "equal", cost=by.cost)
         names = ids.ids
         ids = [[names[at] for at in part] for part in parts]
     elif balance is not None or key:
-        raise InvalidArgument("balance= and key= divide the samples of a batch: give one, or its meta, in place of ids")
+        raise InvalidArgument("balance= and key= divide the samples of a batch: pass a batch, or its meta, as ids")
     return _levada.destinations_of(mesh, ids, ranks, cut)
 
 
@@ -198,7 +198,7 @@ def balance(
     runs, and the largest has the minimum possible. Raises InvalidArgument for zero parts, a negative count, and too few
     items for `equal` or `in_order`."""
     if equal and in_order:
-        raise InvalidArgument("equal counts of consecutive items leave nothing to balance; give one of equal, in_order")
+        raise InvalidArgument("equal counts of consecutive items leave nothing to balance; pass only one of equal, in_order")
     return _levada.partition_by_tokens(tokens, parts, equal, in_order)
 
 

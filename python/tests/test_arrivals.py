@@ -55,4 +55,4 @@ def test_marks_of_an_attempt_that_was_killed_while_it_waited_are_doubted() -> No
     for each in waits:
         each.__exit__(RuntimeError)
     with wait_of(store, 2) as waiting:
-        assert "though all its 3 ranks have come, or had come in an earlier attempt" in waiting.describe()
+        assert "though all its 3 ranks have arrived, or arrived in an earlier attempt" in waiting.describe()

@@ -250,7 +250,7 @@ everything(loader(200, collate_fn=len))
     told = succeed(tmp_path, 2, script(classes, main))
     assert told[0] == told[1]
     for each, has, says in zip(told[0], (200, 5, 200, 15), (19, 19, 19, 9), strict=True):
-        item = f"item 7 of Texts (epoch 0, position 7) has {has} tokens, and lengths says {says}; let lengths have the"
+        item = f"item 7 of Texts (epoch 0, position 7) has {has} tokens, but lengths has {says}; set lengths to the"
         assert item in each["text"], each
 
 

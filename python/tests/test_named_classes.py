@@ -361,7 +361,7 @@ def test_a_data_class_with_a_property_for_a_field_is_refused() -> None:
         name: str
 
     Loud.name = property(lambda self: "x", lambda self, value: None)  # type: ignore[assignment]
-    assert "sets its field name by code of its own" in str(classes._own_code(Loud))
+    assert "sets its field name by its own code" in str(classes._own_code(Loud))
 
 
 def test_one_line_registers_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +381,7 @@ def test_one_line_registers_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_classes_are_registered_with_functions() -> None:
-    with pytest.raises(levada.InvalidArgument, match="give levada.register.. also flatten and unflatten"):
+    with pytest.raises(levada.InvalidArgument, match="pass flatten and unflatten to levada.register.."):
         levada.register(Loader)
 
 

@@ -191,7 +191,7 @@ def test_the_reader_is_one_of_two() -> None:
         levada.Feed([1], iterate="daemon")
     with pytest.raises(levada.InvalidArgument, match=r"worker of torch's DataLoader \(num_workers=1\), .* levada.DataLoader"):
         levada.Feed([1], iterate="process")
-    with pytest.raises(levada.InvalidArgument, match="read by the C\\+\\+ core"):
+    with pytest.raises(levada.InvalidArgument, match="the C\\+\\+ core reads a Corpus"):
         levada.Feed(levada.Corpus("a.txt", tokenizer="bytes"), iterate="inline")
 
 

@@ -40,7 +40,7 @@ def test_an_unusable_end_token_is_an_error_without_a_guess(tmp_path: pathlib.Pat
     bpe.save(str(tmp_path / "tokenizer.json"))
     for broken in ("no JSON", "[1]"):
         (tmp_path / name).write_text(broken)
-        with pytest.raises(levada.SourceError, match=f"{name} cannot be read: .*: mend it, or name a copy"):
+        with pytest.raises(levada.SourceError, match=f"{name} cannot be read: .*: fix it, or pass a copy"):
             chosen_end(tmp_path)
     (tmp_path / name).write_text('{"eos_token": "</s>"}')
     with pytest.raises(levada.InvalidArgument, match="ends documents with the token </s>, which is not in its vocabulary"):

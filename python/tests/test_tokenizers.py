@@ -203,7 +203,7 @@ def test_the_error_for_a_value_that_is_no_tokenizer_lists_the_valid_ones(tmp_pat
         (tmp_path / "other.json", levada.SourceError, "other.json is not a tokenizer of the package tokenizers"),
         (tmp_path / "text.txt", levada.SourceError, "text.txt is not a tokenizer of the package tokenizers"),
         (3, levada.InvalidArgument, "tokenizer is of type int; it must be a path"),
-        (None, levada.InvalidArgument, "about a tokenizer: name it"),
+        (None, levada.InvalidArgument, "require a tokenizer: pass tokenizer="),
     ):
         with pytest.raises(error, match=words):
             _tokenizers.open_tokenizer(given)

@@ -21,7 +21,7 @@ def test_a_data_set_of_hugging_face_is_read_by_number_with_its_transforms() -> N
     assert values[0] == values[1], "a transform that draws must not depend on the batch size"
     lengths = levada.DataLoader(dataset.with_format("torch"), 4, lengths="tokens", collate_fn=lambda rows: [row["n"] for row in rows])
     assert sum(lengths.global_tokens or 0 for _ in lengths) == sum(i % 5 + 1 for i in range(30))
-    with pytest.raises(levada.InvalidArgument, match="give one of them"):
+    with pytest.raises(levada.InvalidArgument, match="pass one of them"):
         levada.DataLoader(hf.DatasetDict(train=dataset))
     with pytest.raises(levada.InvalidArgument, match=r"levada\.Feed"):
         levada.DataLoader(dataset.to_iterable_dataset())

@@ -84,7 +84,7 @@ def test_a_template_without_generation_blocks_is_refused(
     tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast, chats: pathlib.Path
 ) -> None:
     tokenizer.chat_template = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-    with pytest.raises(levada.InvalidArgument, match="does not say what the assistant says.*{% generation %}"):
+    with pytest.raises(levada.InvalidArgument, match="does not mark the assistant's text.*{% generation %}"):
         len(levada.Corpus(chats, tokenizer=tokenizer, chat_template="own"))
     tokenizer.chat_template = None
     with pytest.raises(levada.InvalidArgument, match="has no chat template"):

@@ -98,7 +98,7 @@ def test_a_loader_of_torch_becomes_a_levada_loader_with_its_order() -> None:
         levada.DataLoader.like(torch_data.DataLoader(Stream()))
     with pytest.raises(levada.InvalidArgument, match=r"use levada\.DataLoader\.like"):
         levada.DataLoader(torch_data.DataLoader(dataset))
-    with pytest.raises(levada.InvalidArgument, match="generator gives the seed"):
+    with pytest.raises(levada.InvalidArgument, match="generator and seed both set the seed"):
         levada.DataLoader(dataset, seed=3, generator=generator)
     with pytest.raises(levada.InvalidArgument, match="num_replicas=3"):
         levada.DataLoader(dataset, sampler=torch_data.distributed.DistributedSampler(dataset, num_replicas=3, rank=0))

@@ -368,7 +368,7 @@ def test_a_reminder_and_the_timeout_name_the_ranks_that_do_not_join(tmp_path: pa
         said = re.compile(rf"rank {rank} on host \S+ has waited (\d+\.\d) s to join its group for rank\(s\) 1, 3 of its 4")
         assert all(said.search(line) and line.endswith("; still waiting") for line in lines), lines
         error = str(outcomes[rank].told[0][0]["error"])
-        assert (found := said.search(error)) and float(found[1]) >= 9 and "whether all of them join" in error, error
+        assert (found := said.search(error)) and float(found[1]) >= 9 and "that all of them join" in error, error
 
 
 @pytest.mark.parametrize("over", ["", OVER_TCP], ids=["file", "tcp"])

@@ -124,8 +124,8 @@ def test_one_reader_per_data_parallel_rank_is_enough(tmp_path: pathlib.Path) -> 
             each["cu_seqlens"] = each["cu_seqlens_padded"]
         assert mine[0]["items"] == expected
         assert mine[1]["error"] == (
-            "ranks 1 and 3 read different samples for data-parallel rank 1: 7 samples on rank 1, 6 on rank 3; give "
-            "both the same data set, seed and position"
+            "ranks 1 and 3 read different samples for data-parallel rank 1: 7 samples on rank 1, 6 on rank 3; "
+            "both must have the same data set, seed and position"
         )
 
 
@@ -189,7 +189,7 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_next_step_works(tmp_path:
         "rank 0: scheduler is 'fastest'; it must be",
         "rank 0: config.sequence_packing_scheduler is 'default_dynamic_cp'",
         "rank 0: config.max_seqlen_per_dp_cp_rank must be a positive whole number, got None",
-        "the scheduler gave out 2 samples, 2 of them different, of a step of 14; it must give out each sample once",
+        "the scheduler returned 2 samples, 2 of them different, of a step of 14; it must return each sample once",
         "the process groups have 4 places (dp=2, cp=1, tp=2, pp=1), but 1 ranks call this",
     ]
     assert len(told[0]) == len(texts) + 2
@@ -200,7 +200,7 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_next_step_works(tmp_path:
         assert each["kind"] == others.get(at, "InvalidArgument"), each
     assert told[0][7]["cause"] == "SourceError" and "the disk is gone" in told[3][7]["text"]
     assert [mine[-2]["kind"] for mine in told] == [None] * 4
-    assert "pass what it returned on this rank" in told[0][-1]["text"]
+    assert "pass the one that it returned on this rank" in told[0][-1]["text"]
 
 
 def test_packed_micro_batches_of_another_iterator_reach_tensor_parallel_peers(tmp_path: pathlib.Path) -> None:

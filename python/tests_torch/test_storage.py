@@ -278,7 +278,7 @@ def test_temporary_faults_are_retried(
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
     [
-        ("403 Forbidden", "AccessDenied", r"a\.\w+: access is denied \(AccessDenied says the server\): give credentials"),
+        ("403 Forbidden", "AccessDenied", r"a\.\w+: access is denied \(AccessDenied says the server\): use credentials"),
         ("503 Slow Down", "SlowDown", r"cannot read byte \d+ of .*a\.\w+: SlowDown says the server \(tried \d times in"),
         ("404 Not Found", "NoSuchKey", r"a\.\w+ was removed while it was being read: start again with a file"),
     ],

@@ -115,7 +115,7 @@ def test_a_group_has_its_own_batches_ranks_and_loops(folder: pathlib.Path) -> No
         if rank in (1, 3):
             assert mine.pop(0) == {"got": [rank // 2, 2 + rank // 2]}
         assert mine[0] == {"got": [rank]}
-        assert mine[1]["text"] == f"rank and world_size are (7, 4), but those of the group are ({rank}, 4)"
+        assert mine[1]["text"] == f"rank and world_size are (7, 4), but the group has ({rank}, 4)"
         assert "its source is None" in mine[2]["text"]
 
 

@@ -82,7 +82,7 @@ def test_a_subclass_of_tensor_is_refused_by_name_unless_it_is_registered() -> No
         levada.pack({"x": torch.ones(2).as_subclass(Labelled)})
     with pytest.raises(TypeError, match="a Labelled is more than its elements"):
         levada.ReduceScatter()(torch.ones(2).as_subclass(Labelled))
-    with pytest.raises(levada.InvalidArgument, match=r"Labelled is more than its elements.*give its \.as_subclass"):
+    with pytest.raises(levada.InvalidArgument, match=r"Labelled is more than its elements.*pass its \.as_subclass"):
         levada.collate_padded([torch.ones(2).as_subclass(Labelled), torch.ones(3)])
     pickled = levada.pack([torch.ones(2).as_subclass(Labelled)], allow_pickle=True)
     assert type(levada.unpack(pickled, allow_pickle=True)[0]) is Labelled

@@ -233,4 +233,4 @@ def test_pin_memory_of_torchdata_is_never_omitted_unlike_a_prefetch(tmp_path: pa
     """
     prefetched, refused = run_script(tmp_path, PINNING + textwrap.dedent(body), folder_of(version))
     assert prefetched == [str(number) for number in range(6)]
-    assert "asks for items on a thread of its own" in refused, refused
+    assert "requests items on its own thread" in refused, refused

@@ -62,8 +62,8 @@ class Ended:
         Exhausted if the pass is empty and an earlier pass has read the same iterator to its end."""
         if is_empty and (self._has_ended or _ended.get(id(iterator)) is iterator):
             raise Exhausted(
-                f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: give an "
-                "object that can, such as a list or a loader, or levada.Pipeline(function) of a function that makes the iterator"
+                f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: pass an "
+                "object that can, such as a list or a loader, or levada.Pipeline(function) of a function that returns the iterator"
             )
         self._has_ended = True
         with contextlib.suppress(TypeError):

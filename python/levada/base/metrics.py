@@ -55,7 +55,7 @@ class MetricsExporter:
         if not every > 0:
             raise InvalidArgument(f"every must be more than 0 seconds, got {every}")
         if not sources:
-            raise InvalidArgument("there is nothing to export: give feeds or pipeline runs")
+            raise InvalidArgument("there is nothing to export: pass feeds or pipeline runs")
         for source in sources:
             if not callable(getattr(source, "metrics", None)):
                 raise InvalidArgument(f"only feeds and pipeline runs have metrics, got {source!r}")

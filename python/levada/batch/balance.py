@@ -80,7 +80,7 @@ class Balance:
             raise InvalidType(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
         if self.cost == "weights":
             raise InvalidArgument(
-                'cost is "weights"; name the field that holds a sample\'s weight, as in "field(weight)", or give a function '
+                'cost is "weights"; name the field that holds a sample\'s weight, as in "field(weight)", or pass a function '
                 "of a sample that returns it"
             )
         for name in ("order", "wait"):
@@ -268,7 +268,7 @@ def length_of(sample: Any) -> int:
         for name in _LENGTHS:
             if name in sample:
                 return len(sample[name])
-        raise InvalidArgument("a sample has neither tokens nor input_ids; give Balance(length=...)")
+        raise InvalidArgument("a sample has neither tokens nor input_ids; pass Balance(length=...)")
     return len(sample)
 
 
@@ -399,7 +399,7 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
     for value, length in zip(values, lengths, strict=True):
         if _is_more_than_elements(value) and value.ndim > 0 and len(value) == length:
             raise InvalidArgument(
-                f"field {key} is a {type(value).__name__}, which is more than its elements; give {plain_form(value)}"
+                f"field {key} is a {type(value).__name__}, which is more than its elements; pass {plain_form(value)}"
             )
     return values
 
@@ -421,7 +421,7 @@ def _element(key: Any, row: Any, value: int) -> Any:
     """Returns a tensor like `row` with the single element `value`."""
     import numpy as np
 
-    refusal = InvalidArgument(f"field {key} is of {row.dtype} and cannot be padded with {value}; give it another dtype")
+    refusal = InvalidArgument(f"field {key} has the dtype {row.dtype} and cannot be padded with {value}; use another dtype")
     try:
         element = np.full(1, value, row.dtype) if isinstance(row, np.ndarray) else row.new_full((1,), value)
     except (OverflowError, RuntimeError) as error:

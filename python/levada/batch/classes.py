@@ -130,7 +130,7 @@ def register(
     if flatten is None or unflatten is None:
         if _form_of(cls) is None:
             raise InvalidArgument(
-                f"{name} is no named tuple, data class or Mapping; give levada.register() also flatten and unflatten"
+                f"{name} is no named tuple, data class or Mapping; pass flatten and unflatten to levada.register()"
             )
         _registered_containers[name] = cls
         _refusal.cache_clear()
@@ -265,7 +265,7 @@ def _own_code(cls: type) -> str | None:
     for field in dataclasses.fields(cls):
         kind = type(inspect.getattr_static(cls, field.name, None))
         if hasattr(kind, "__set__") and kind is not types.MemberDescriptorType:
-            return f"sets its field {field.name} by code of its own and is not registered"
+            return f"sets its field {field.name} by its own code and is not registered"
     return None
 
 
@@ -344,7 +344,7 @@ def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
     if cls is not None:
         raise TypeError(
             f"{path} cannot cross between ranks: a key or element is of the class {name_of(cls)}, whose own code computes "
-            "its hash; give levada.register() its flatten and unflatten"
+            "its hash; pass its flatten and unflatten to levada.register()"
         )
 
 
@@ -443,8 +443,8 @@ def _expect_plain_hashes(keys: list[Any]) -> None:
     cls = _own_hash(keys)
     if cls is not None:
         raise Unsupported(
-            f"a batch holds a key of the class {name_of(cls)}, whose own code computes its hash; give levada.register() its "
-            "flatten and unflatten"
+            f"a batch holds a key of the class {name_of(cls)}, whose own code computes its hash; pass its flatten and "
+            "unflatten to levada.register()"
         )
     try:
         hash(tuple(keys))

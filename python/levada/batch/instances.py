@@ -91,7 +91,7 @@ def name_of_factory(factory: Any, path: str) -> str:
 def make_record(cls: Any, name: str, keys: list[Key], children: list[Any], notes: Any) -> Any:
     names = field_names(cls)
     if keys != names or len(children) != len(names):
-        raise CorruptMessage(f"the message gives a {name} the fields {keys}, and here it has {names}")
+        raise CorruptMessage(f"the message has a {name} with the fields {keys}, but on this rank the class has {names}")
     made = object.__new__(cls)
     for field, child in zip(names, children, strict=True):
         object.__setattr__(made, field, child)
@@ -105,7 +105,7 @@ def _set_attributes(made: Any, name: str, attributes: dict[str, Any]) -> None:
     try:
         own = object.__getattribute__(made, "__dict__")
     except AttributeError:
-        raise CorruptMessage(f"the message gives attributes to a {name}, which can have none") from None
+        raise CorruptMessage(f"the message has attributes for a {name}, which can have none") from None
     own.update(attributes)
 
 

@@ -33,7 +33,7 @@ def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: 
             _expect_not_next(labels[0], tokens[0], np.setdiff1d(places, [end - 1 for _, end in spans]))
         return
     if labels.dtype.kind in "ub":
-        raise InvalidArgument(f"labels are {labels.dtype.name}, which cannot be -100; give int64 ones")
+        raise InvalidArgument(f"labels are {labels.dtype.name}, which cannot be -100; use int64")
     labels[0, [begin for begin, _ in spans]] = NO_LOSS
 
 
@@ -55,6 +55,6 @@ def shift_labels(labels: Any, bounds: Sequence[int]) -> Any:
 def _expect_not_next(labels: Any, tokens: Any, places: Any) -> None:
     if len(places) and (labels[places] == tokens[places + 1]).all():
         raise InvalidArgument(
-            "the labels of samples are their next tokens, but `labels` belong to the token at the same place, as in "
-            "transformers; give the next tokens as `shift_labels`"
+            "the labels of samples are their next tokens, but `labels` belong to the token at the same position, as in "
+            "transformers; pass the next tokens as `shift_labels`"
         )

@@ -88,7 +88,7 @@ def expect_plain(value: Any) -> None:
     if not is_plain:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise InvalidArgument(
-            f"a {kind} is more than its elements, which are all that a batch would keep: give {plain_form(value)}"
+            f"a {kind} is more than its elements, and a batch would keep only those; pass {plain_form(value)}"
         )
 
 
@@ -110,7 +110,7 @@ def as_array(value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind == "f" and array.size and isinstance(value, (list, tuple)) and _are_integers(value):
         raise InvalidArgument(
-            "no dtype of tensors holds all integers of a list, some from 2**63 on and some less; give an array of one dtype"
+            "no dtype of tensors holds all integers of a list, some from 2**63 on and some less; pass an array of one dtype"
         )
     return array
 
@@ -126,7 +126,7 @@ def common_dtype(arrays: Sequence[Any]) -> Any:
     dtype = np.result_type(*arrays)
     if dtype.kind == "f" and all(array.dtype.kind in "iu" for array in arrays):
         names = sorted({array.dtype.name for array in arrays})
-        raise InvalidArgument(f"no dtype of tensors holds all integers of {' and '.join(names)}; give arrays of one dtype")
+        raise InvalidArgument(f"no dtype of tensors holds all integers of {' and '.join(names)}; pass arrays of one dtype")
     return dtype
 
 

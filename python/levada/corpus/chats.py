@@ -74,12 +74,12 @@ def _tokenizer_of(given: Any) -> Any:
         try:
             given = transformers.AutoTokenizer.from_pretrained(given, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError) as error:
-            raise SourceError(f"{given} holds no tokenizer that transformers can open: {error}") from error
+            raise SourceError(f"transformers cannot open a tokenizer in {given}: {error}") from error
     if hasattr(given, "apply_chat_template") and hasattr(given, "backend_tokenizer"):
         return given
     what = given if isinstance(given, (str, os.PathLike)) else f"of type {type(given).__name__}"
     raise InvalidArgument(
-        f"chat_template takes the folder of a tokenizer of transformers, or a fast one of its tokenizers, and this one is {what}"
+        f"chat_template takes the folder of a tokenizer of transformers, or one of its fast tokenizers; this one is {what}"
     )
 
 
@@ -87,7 +87,7 @@ def _template_of(tokenizer: Any, name: str, chat_template: str) -> str:
     if chat_template == "own":
         template = tokenizer.chat_template
         if not isinstance(template, str):
-            raise InvalidArgument(f"{name} has no chat template, or several: name the file of one (chat_template=)")
+            raise InvalidArgument(f"{name} has no chat template, or several: pass the path of one as chat_template=")
     else:
         try:
             template = pathlib.Path(chat_template).read_text("utf-8-sig")
@@ -95,7 +95,7 @@ def _template_of(tokenizer: Any, name: str, chat_template: str) -> str:
             raise SourceError(f"the chat template {chat_template} cannot be read: {error}") from error
     if not _GENERATION.search(template):
         raise InvalidArgument(
-            f"the chat template of {name} does not say what the assistant says, so it is not known what to learn: put "
-            "{% generation %} and {% endgeneration %} around that, in a file that chat_template names"
+            f"the chat template of {name} does not mark the assistant's text, so Levada cannot tell which tokens to learn: put "
+            "{% generation %} and {% endgeneration %} around it, in a file that chat_template names"
         )
     return template

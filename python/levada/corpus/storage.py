@@ -114,7 +114,7 @@ def _look(fs: Any, path: str) -> tuple[int, int, str]:
     if info["type"] == "directory":
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if info["size"] is None:
-        raise OSError(errno.EINVAL, "its server does not tell how long it is: copy the file")
+        raise OSError(errno.EINVAL, "its server does not report its size: copy the file")
     tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
     return info["size"], 0 if tag else next(_times(info), 0), tag
 
@@ -204,7 +204,7 @@ def _fault(raised: Exception) -> Exception:
     if status in (408, 429) or status >= 500 or number in (errno.EBUSY, errno.ECONNREFUSED):
         number = errno.EAGAIN
     elif isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ == "NoCredentialsError":
-        number, text = errno.EACCES, f"access is denied ({text}): give credentials that may read it"
+        number, text = errno.EACCES, f"access is denied ({text}): use credentials that may read it"
     elif isinstance(error, FileNotFoundError) or status in (404, 410):
         number, text = errno.ENOENT, "there is no such file"
     elif isinstance(error, (TimeoutError, asyncio.TimeoutError)):

@@ -27,10 +27,10 @@ def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = F
     installed.
     """
     if given is None:
-        raise InvalidArgument("chat_template and special_tokens are about a tokenizer: name it (tokenizer=)")
+        raise InvalidArgument("chat_template and special_tokens require a tokenizer: pass tokenizer=")
     if chat_template:
         if special_tokens:
-            raise InvalidArgument("special_tokens is True, but a chat has those of its chat_template: give one of the two")
+            raise InvalidArgument("special_tokens is True, but a chat has those of its chat_template: pass only one of the two")
         return open_chat_tokenizer(given, chat_template)
     if isinstance(given, (str, os.PathLike)):
         return _open_path(os.fspath(given), special_tokens)
@@ -84,7 +84,7 @@ def _settings_beside(file: pathlib.Path) -> dict[str, Any]:
             continue
         except (OSError, ValueError, AttributeError) as error:
             raise SourceError(
-                f"{path} cannot be read: {error}; it may name the token that ends documents: mend it, or name a copy of "
+                f"{path} cannot be read: {error}; it may name the token that ends documents: fix it, or pass a copy of "
                 f"{file.name} in a folder without it"
             ) from error
     return settings

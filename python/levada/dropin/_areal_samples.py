@@ -61,9 +61,9 @@ class SequenceSplitSpec:
         sizes = [end - start for start, end in self.partitions]
         starts = [0, *(end for _, end in self.partitions)]
         if [start for start, _ in self.partitions] != starts[:-1] or any(size <= 0 for size in sizes):
-            raise InvalidArgument(f"partitions {self.partitions} do not follow each other from 0 on, none of them empty")
+            raise InvalidArgument(f"partitions {self.partitions} must be consecutive from 0 on, and none of them empty")
         if self.sizes is not None and list(self.sizes) != sizes:
-            raise InvalidArgument(f"sizes {self.sizes} are not those of partitions {self.partitions}")
+            raise InvalidArgument(f"sizes {self.sizes} do not match partitions {self.partitions}")
         self.sizes = sizes
 
 
@@ -123,7 +123,7 @@ class SequenceSample:
         self.metadata = {name: _values(name, values) for name, values in self.metadata.items()}
         for name, field in self._fields().items():
             if field.keys() != self.keys:
-                raise Missing(f"keys are {sorted(self.keys)}, those of {name} {sorted(field)}")
+                raise Missing(f"keys are {sorted(self.keys)}, but {name} has {sorted(field)}")
         for key, lengths in self.seqlens.items():
             if len(lengths) != len(self.ids):
                 raise InvalidArgument(f"key {key} has lengths for {len(lengths)} samples; there are {len(self.ids)}")
@@ -281,7 +281,7 @@ class SequenceSample:
         """Returns a model's output for samples in the order of split(), restored to their original order."""
         sizes = [sum(expected_seqlens[i]) for i in forward_indices]
         if len(forward_indices) != len(expected_seqlens) or x.shape[0] != sum(sizes):
-            raise Refused(f"{x.shape[0]} tokens were given for the {sum(sizes)} of {len(expected_seqlens)} samples")
+            raise Refused(f"got {x.shape[0]} tokens for {len(expected_seqlens)} samples of {sum(sizes)} tokens")
         parts = x.split(sizes)
         return torch.cat([parts[i] for i in backward_indices])
 
@@ -409,7 +409,7 @@ def _only_length(item: Any) -> int:
     """Returns the length of a sample of one sequence, which is a number or a list with one number."""
     lengths = item if isinstance(item, (list, tuple)) or getattr(item, "ndim", False) else [item]
     if len(lengths) != 1:
-        raise Refused(f"from_default() takes samples of one sequence each; lengths {item} are of {len(lengths)}")
+        raise Refused(f"from_default() requires samples of one sequence each, got {len(lengths)} lengths {item}")
     return _lengths("the samples", [lengths])[0][0]
 
 

@@ -82,8 +82,8 @@ def check(schedule: Schedule, lengths: Sequence[int], ranks: int, max_tokens: in
     numbers = sorted(number for mine in schedule for micro in mine for number in micro)
     if numbers != list(range(len(lengths))):
         raise InvalidArgument(
-            f"the scheduler gave out {len(numbers)} samples, {len(set(numbers))} of them different, of a step of "
-            f"{len(lengths)}; it must give out each sample once"
+            f"the scheduler returned {len(numbers)} samples, {len(set(numbers))} of them different, of a step of "
+            f"{len(lengths)}; it must return each sample once"
         )
 
 

@@ -135,8 +135,8 @@ def _check_errors(messages: Sequence[RankMessage]) -> None:
     reading = [rank for rank, each in enumerate(messages) if each.lengths is not None]
     if reading:
         raise InvalidArgument(
-            f"the data iterator of rank {min(errors)} ended within a step, that of rank {reading[0]} did not; give all "
-            "as many items, and the same num_microbatches"
+            f"the data iterator of rank {min(errors)} ended within a step, that of rank {reading[0]} did not; all ranks "
+            "must have the same number of items and the same num_microbatches"
         )
     raise StopIteration
 
@@ -168,7 +168,7 @@ def _check_places(places: Sequence[Place], sizes: Place) -> None:
         other = ranks.setdefault(place, rank)
         if other != rank:
             raise InvalidArgument(
-                f"ranks {other} and {rank} are both {place} in their process groups; each rank must have a place of its own"
+                f"ranks {other} and {rank} are both {place} in their process groups; each rank must have a separate place"
             )
     count = sizes.data * sizes.context * sizes.tensor * sizes.pipeline
     if count != len(places):
@@ -193,7 +193,7 @@ def _lengths_of(members: Mapping[int, RankMessage], data: int) -> tuple[list[int
         if theirs != lengths:
             raise InvalidArgument(
                 f"ranks {first} and {rank} read different samples for data-parallel rank {data}: "
-                f"{_difference(lengths, theirs, first, rank)}; give both the same data set, seed and position"
+                f"{_difference(lengths, theirs, first, rank)}; both must have the same data set, seed and position"
             )
     return lengths
 

@@ -196,8 +196,8 @@ class DataManager:
             for key, source in keys:
                 if ranks.index(source) not in held.holders(id, key):
                     return InvalidArgument(
-                        f"rank {source} is to send sample {id}, key {key} to rank {to}, but does not have it as data_info "
-                        "says, or cannot send it"
+                        f"rank {source} must send sample {id}, key {key} to rank {to}, but does not have it as "
+                        "data_info describes, or cannot send it"
                     )
         return error
 

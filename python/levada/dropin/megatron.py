@@ -272,7 +272,7 @@ def _scheduler(scheduler: str | Scheduler, config: Any) -> Scheduler:
     theirs = getattr(config, "sequence_packing_scheduler", None)
     if theirs != "dp_balanced":
         raise Unsupported(
-            f"config.sequence_packing_scheduler is {theirs!r}; the scheduler that levada stands in for is 'dp_balanced'"
+            f"config.sequence_packing_scheduler is {theirs!r}; levada replaces only 'dp_balanced'"
         )
     if callable(scheduler):
         return scheduler
@@ -320,8 +320,8 @@ def _next(data_iterator: Any, tp: Any, chunk: int) -> Batch:
         return batch
     if wrapped is not None:
         raise InvalidArgument(
-            f"the data iterator is a {type(data_iterator).__name__}, but tensor-parallel peers may read what "
-            "wrap_data_iterator() returned; pass what it returned on this rank"
+            f"the data iterator is a {type(data_iterator).__name__}, but tensor-parallel peers may read the "
+            "iterator that wrap_data_iterator() returned; pass the one that it returned on this rank"
         )
     shared = BroadcastIterator(None if data_iterator is None else _OnHost(data_iterator), tp)
     return _moved(next(shared))

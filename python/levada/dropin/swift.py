@@ -100,7 +100,7 @@ class DataLoaderDispatcher:
     def _dealt(self) -> Iterator[Any]:
         place, actual = (self.rank, self.world_size), (dist.get_rank(self.group), dist.get_world_size(self.group))
         if place != actual:
-            raise InvalidArgument(f"rank and world_size are {place}, but those of the group are {actual}")
+            raise InvalidArgument(f"rank and world_size are {place}, but the group has {actual}")
         with Feed(
             self.base_dataloader,
             Mesh(dp=self.world_size),

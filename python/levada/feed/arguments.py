@@ -105,12 +105,12 @@ def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, co
     check_choice("divide", divide, _DIVIDE)
     check_choice("tail", tail, _TAIL)
     if is_corpus and iterate != "thread":
-        raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
+        raise InvalidArgument(f"iterate is {iterate}; the C++ core reads a Corpus on its own threads")
     if counts_rows and divide != "split":
         raise InvalidArgument('batch_size is for a Corpus and for divide="split"; otherwise an item is a whole batch')
     if tail != "drop" and divide == "split" and not (is_corpus or counts_rows):
         raise InvalidArgument(
-            f'tail is "{tail}"; with divide="split" an item is a whole step, so give batch_size=, the rows of a rank, of which the '
+            f'tail is "{tail}"; with divide="split" an item is a whole step, so pass batch_size=, the rows of a rank, of which the '
             "last item may lack some"
         )
 
@@ -129,7 +129,7 @@ def check_balance(
     is_corpus = seq_length is not None
     if balance is None:
         if collate_fn is not None:
-            raise InvalidArgument("collate_fn= makes batches of samples that are balanced; give balance= or max_tokens=, too")
+            raise InvalidArgument("collate_fn= makes batches of balanced samples; pass balance= or max_tokens=, too")
         return
     if divide != "deal":
         raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
@@ -146,15 +146,15 @@ def check_balance(
     balance.resolved(max_tokens or 0, collate_fn)
     if not is_corpus and balance.max_delay > 0:
         raise InvalidArgument(
-            f"max_delay is {balance.max_delay}, but the samples of an iterable come one behind the other, and a state could "
-            "not hold those that wait; use a Corpus, let the loader itself yield long samples together, or cut them with "
+            f"max_delay is {balance.max_delay}, but an iterable yields samples one after the other, and a state could "
+            "not hold the delayed ones; use a Corpus, let the loader itself yield long samples together, or cut them with "
             'too_long="cut"'
         )
     of_samples = [balance.weight, balance.length, balance.pad_to > 1, balance.too_long != "error", collate_fn]
     if is_corpus and any(of_samples):
         raise InvalidArgument(
             "cost as a field or function, length, pad_to and too_long of a Balance and collate_fn are for samples of an "
-            "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
+            "iterable: a Corpus knows its lengths, and has its own options for cutting and padding"
         )
 
 

@@ -207,7 +207,7 @@ class Feed(PassView, Generic[Batch]):
         )
         check_seconds("timeout", timeout)
         if any(isinstance(part, Feed) for part in parts_of(source)):
-            raise InvalidArgument("the source is a feed already; iterate it, or give its own source")
+            raise InvalidArgument("the source is a feed already; iterate it, or pass its source")
         if readers is None:
             readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
         # One rank reads for others, so it reads all of the data.
@@ -256,7 +256,7 @@ class Feed(PassView, Generic[Batch]):
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
         self._resumed = b""  # the last cursor loaded; the passes after the next one continue from it, too
-        self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
+        self._beginning = OneCaller("a call that begins a pass of this feed, or sets its beginning,")
 
     def __repr__(self) -> str:
         return f"Feed({type(self.source).__name__}, mesh={self.mesh}, readers={self.readers}, step {self.step})"

@@ -48,10 +48,10 @@ _PREFIXES = ("", "_")
 _CLASSES = {
     "DataLoaderShard": "pass the loader that accelerator.prepare() was given",
     "DataLoaderDispatcher": "pass the loader that accelerator.prepare() was given",
-    "StreamingDataset": "iterate it without a feed on each rank, or give a data set that yields all samples",
-    "StreamingDataLoader": "iterate it without a feed on each rank, or give a loader that yields all samples",
-    "SavableDataLoader": "give a loader that yields all samples, of WorkerConfig(rank=0, world_size=1)",
-    "BasicDataLoader": "give a loader that yields all samples, of WorkerConfig(rank=0, world_size=1)",
+    "StreamingDataset": "iterate it without a feed on each rank, or pass a data set that yields all samples",
+    "StreamingDataLoader": "iterate it without a feed on each rank, or pass a loader that yields all samples",
+    "SavableDataLoader": "pass a loader that yields all samples, of WorkerConfig(rank=0, world_size=1)",
+    "BasicDataLoader": "pass a loader that yields all samples, of WorkerConfig(rank=0, world_size=1)",
 }
 """Classes of accelerate, MosaicML Streaming, LitData and Megatron Energon that divide the data among the ranks of the
 job."""

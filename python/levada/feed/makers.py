@@ -149,7 +149,7 @@ class PacedState:
 def _stands_still(loader: Any) -> str:
     return (
         f"{type(loader).__name__}.state_dict() has returned the same state after two different items, so that it cannot resume "
-        "after either; let it count the items, or give the loader no state_dict(), so that the feed counts them"
+        "after either; count the items in it, or remove it from the loader, so that the feed counts them"
     )
 
 

@@ -133,7 +133,7 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         if corpus.epochs and feed.tail == "drop" and samples < feed._samples_a_step:
             raise InvalidArgument(
                 f"one step takes {feed._samples_a_step:,} samples, but the corpus has only {samples:,}; lower batch_size or "
-                'seq_length, raise epochs, give more data, or choose tail="short"'
+                'seq_length, raise epochs, add data, or choose tail="short"'
             )
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
         begin = epoch * opened.sequences
@@ -250,7 +250,7 @@ def why_empty(feed: FeedArguments, at: FeedState, skip: int) -> str:
         )
     if feed.tail == "drop" and feed._items_a_step > 1:
         return (
-            f"the source has fewer than the {feed._items_a_step:,} items of one step; give more, or keep a last step that is "
+            f"the source has fewer than the {feed._items_a_step:,} items of one step; add items, or keep a last step that is "
             'not full (tail="pad" or "short")'
         )
     return "the source has no items"

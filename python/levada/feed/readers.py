@@ -150,7 +150,7 @@ def _await(earlier: Abandoned, name: str, deadline: float, timeout: float) -> No
         if left <= pause:
             raise Timeout(
                 f"{name} has been left, but its thread did not leave the iterator within {timeout:g} s, the timeout of the "
-                f"feed: it is in {earlier.where()}; raise timeout=, or give the feed a loader of its own"
+                f"feed: it is in {earlier.where()}; raise timeout=, or pass the feed a separate loader"
             )
         write_line(f"{name} has been left, but its thread is in {earlier.where()}; still waiting")
         pause *= 2

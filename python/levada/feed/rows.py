@@ -183,7 +183,7 @@ def lists_as_rows(item: Any, name: str) -> Any:
     if _is_list(item) and next(_tensors(item), None) is None and any(True for each in item for _ in _lists(each)):
         raise InvalidItem(
             f'{name} is a {type(item).__name__} of lists without a tensor, and divide="split" cannot tell whether the outer or '
-            "the inner ones have an element for each row: give a dict of lists"
+            "the inner ones have an element for each row: use a dict of lists"
         )
     return _Cut(rows, _rows, name).apply(item, "")
 

@@ -49,7 +49,7 @@ class Arrivals:
     def __enter__(self) -> Arrivals:
         self._began = time.monotonic()
         self._leave_mark(_WAITS)
-        start_thread("reminders of ranks that have not come", "levada reminders", self._remind)
+        start_thread("reminders about absent ranks", "levada reminders", self._remind)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -71,7 +71,7 @@ class Arrivals:
         found: queue.SimpleQueue[_Others | None] = queue.SimpleQueue()
         if self._store is not None:  # its host may be unreachable, and its own timeout is long
             with contextlib.suppress(EngineError):  # if no thread can start, no rank is named
-                start_thread("the ranks that have come", "levada arrivals", lambda: found.put(self._look()))
+                start_thread("the ranks that have arrived", "levada arrivals", lambda: found.put(self._look()))
         try:
             others = found.get(timeout=0 if self._store is None else _MAX_LOOK)
         except queue.Empty:
@@ -85,7 +85,7 @@ class Arrivals:
                 f"for rank(s) {_listed(others.left)} of its {self._size}, which have done so already, perhaps in an earlier "
                 "attempt of the job that used the same store"
             )
-        return f"though all its {self._size} ranks have come, or had come in an earlier attempt of the job that used the same store"
+        return f"though all its {self._size} ranks have arrived, or arrived in an earlier attempt of the job that used the same store"
 
     def _look(self) -> _Others | None:
         try:

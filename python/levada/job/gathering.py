@@ -46,7 +46,7 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
             kind = Timeout if time.monotonic() - began >= timeout else EngineError
             why = str(error).partition("\n")[0]
             raise kind(
-                f"{arrivals.describe()} ({why}); see whether all of them join it, and whether a firewall lies between "
+                f"{arrivals.describe()} ({why}); check that all of them join it, and that no firewall is between "
                 "their hosts"
             ) from error
     return [each.cpu().numpy().tobytes() for each in received]

@@ -75,8 +75,8 @@ def join(
     options = Options(engine, timeout, degree, leave_timeout)
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise Unsupported(
-            "this process is being started by another one and imports the main module for that; what joins a job, as a feed "
-            'does, belongs under if __name__ == "__main__": there'
+            "this process is being started by another one and imports the main module for that; put code that joins a job, "
+            'such as a feed, under if __name__ == "__main__": there'
         )
     if group is not None and is_device_mesh(group):
         joined = _join_devices(group, options)

@@ -23,7 +23,7 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
     a Mesh, which has its own."""
     if isinstance(mesh, Mesh):
         if data_axes is not None:
-            raise InvalidArgument("data_axes is for a mesh that is no levada.Mesh; give it to levada.Mesh(..., data_axes=...) itself")
+            raise InvalidArgument("data_axes is for a mesh that is no levada.Mesh; pass it to levada.Mesh(..., data_axes=...)")
         return mesh
     if is_device_mesh(mesh):
         return Mesh.from_device_mesh(mesh, data_axes=data_axes)
@@ -76,7 +76,7 @@ def check_groups(
         if ranks != expected:
             raise InvalidArgument(
                 f"rank {rank} is {mesh.describe(rank)} in the mesh '{mesh}', where ranks {expected} differ along {axis}, but "
-                f"{whose} for {axis} has ranks {ranks}; give the mesh the axes of the groups in their order, {example}"
+                f"{whose} for {axis} has ranks {ranks}; the mesh needs the axes of the groups in their order, {example}"
             )
 
 
@@ -113,8 +113,8 @@ def check_no_mesh_forgotten() -> None:
         if shared:
             axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
             raise InvalidArgument(
-                f"the job has a DeviceMesh {axes}, whose ranks share batches along {', '.join(shared)}, but the feed is given no "
-                "mesh and would give every rank its own: pass mesh=, or group=levada.join() if that is meant"
+                f"the job has a DeviceMesh {axes}, whose ranks share batches along {', '.join(shared)}, but the feed has no "
+                "mesh and would deliver different ones to every rank: pass mesh=, or group=levada.join() if that is intended"
             )
 
 

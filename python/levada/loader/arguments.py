@@ -28,17 +28,17 @@ def dataset_of(dataset: Any) -> Any:
     """Returns the data set; a dict of several becomes one. Raises InvalidArgument if it cannot be read by index."""
     if isinstance(dataset, Mapping) or _is(dataset, "datasets.dataset_dict", "DatasetDict"):
         if _is(dataset, "datasets.dataset_dict", "DatasetDict"):
-            raise InvalidArgument(f"a DatasetDict has the splits {', '.join(dataset)}; give one of them, or dict() of it for all")
+            raise InvalidArgument(f"a DatasetDict has the splits {', '.join(dataset)}; pass one of them, or dict() of it for all")
         if not dataset or not all(isinstance(name, str) for name in dataset):
             raise InvalidArgument("a dict of data sets has a name, which is a str, for each; it must have one at least")
         return Parts({name: dataset_of(each) for name, each in dataset.items()})
     name = type(dataset).__name__
     if isinstance(dataset, (str, bytes, os.PathLike)):
-        raise InvalidArgument(f"the data set is {dataset!r}, a {name}; give the data themselves, or levada.Corpus for files of text")
+        raise InvalidArgument(f"the data set is {dataset!r}, a {name}; pass the data themselves, or use levada.Corpus for files of text")
     if isinstance(dataset, Corpus):
         raise InvalidArgument("a Corpus is read by levada.Feed(corpus, batch_size=...), in the same order for the same seed")
     if hasattr(dataset, "dataset") and hasattr(dataset, "batch_sampler") and not hasattr(dataset, "__getitem__"):
-        raise InvalidArgument(f"the data set is a loader, a {name}; give its dataset, or use levada.DataLoader.like(loader)")
+        raise InvalidArgument(f"the data set is a loader, a {name}; pass its dataset, or use levada.DataLoader.like(loader)")
     if not _is_by_number(dataset):
         raise InvalidArgument(
             f"{name} cannot be read by number: it has no __getitem__ and __len__; an iterable is for levada.Feed, which reads it "
@@ -69,7 +69,7 @@ def seed_of(seed: Any, generator: Any) -> int:
     if generator is None:
         return number
     if number != 0:
-        raise InvalidArgument("generator gives the seed, and seed is given, too: leave one of them out")
+        raise InvalidArgument("generator and seed both set the seed: pass only one of them")
     if not hasattr(generator, "initial_seed"):
         raise InvalidArgument(f"generator must be a torch.Generator, got {generator!r}; seed= takes a number")
     return int(generator.initial_seed()) % _SEEDS
@@ -79,7 +79,7 @@ def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any
     """Raises InvalidArgument if two arguments decide the order, and for a sampler of only one rank's part."""
     given = [name for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler), ("weights", weights)) if value is not None]
     if len(given) > 1:
-        raise InvalidArgument(f"{' and '.join(given)} each decide which items are drawn: leave out all but one")
+        raise InvalidArgument(f"{' and '.join(given)} each decide which items are drawn: pass only one of them")
     lists = [name for name in given if name != "weights"]
     if lists and (shuffle or num_samples is not None):
         raise InvalidArgument(f"{lists[0]} decides the order and the number of draws: leave out shuffle and num_samples")
@@ -139,7 +139,7 @@ def lengths_of(lengths: Any, dataset: Any, items: int | None) -> Lengths | None:
     array = _column(lengths, dataset) if isinstance(lengths, str) else np.asarray(lengths)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (items is not None and len(array) != items):
         raise InvalidArgument(
-            f"lengths has the shape {array.shape} of {array.dtype}, and the data set {items or 0:,} items: give one whole number each"
+            f"lengths has the shape {array.shape} of {array.dtype}, and the data set {items or 0:,} items: pass one whole number per item"
         )
     return Lengths(array)
 

@@ -177,8 +177,8 @@ class Producer(Sequence[Any]):
         for sample, item, tokens in zip(samples, items, said, strict=True):
             if (found := length(item)) != tokens:
                 name, number = describe(self.making.dataset, sample.number)
-                text = f"item {number} of {name} (epoch {sample.epoch}, position {sample.position}) has {found} tokens, and lengths "
-                raise _error(sample, f"{text}says {tokens}; let lengths have the number of tokens of each item as it is made", name=name)
+                text = f"item {number} of {name} (epoch {sample.epoch}, position {sample.position}) has {found} tokens, but lengths "
+                raise _error(sample, f"{text}has {tokens}; set lengths to the number of tokens of each item as it is made", name=name)
         return collate_packed(items, pad_to=balance.pad_to, length=length)
 
     def _samples_of_step(self, step: int) -> int:

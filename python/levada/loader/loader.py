@@ -178,7 +178,7 @@ class DataLoader(LoaderView[Batch]):
         self._workers: Workers | None = None
         if context == "fork" and self.num_workers > 0 and self.dataset is not None:
             if self.group is not None or self.readers in ("host", "spread"):
-                raise InvalidArgument(f'multiprocessing_context="fork" goes with neither group= nor readers="{self.readers}"')
+                raise InvalidArgument(f'multiprocessing_context="fork" excludes group= and readers="{self.readers}"')
             if own_rank() in _levada.readers_of(self.readers, self.mesh, [0] * self.mesh.size):
                 self._own_workers().start()
         elif context == "forkserver" and self.num_workers > 0 and self.mesh.data_size == self.mesh.size:
@@ -299,8 +299,8 @@ class DataLoader(LoaderView[Batch]):
         last = division.step(division.steps - 1)[1]
         if last < division.ranks:
             raise InvalidArgument(
-                f"the last step of the pass has {last} of its {division.batch * division.ranks:,} samples, and balanced steps give "
-                f"each of {division.ranks} data-parallel ranks at least one; set drop_last=True, or change batch_size"
+                f"the last step of the pass has {last} of its {division.batch * division.ranks:,} samples, and balanced steps need "
+                f"at least one for each of {division.ranks} data-parallel ranks; set drop_last=True, or change batch_size"
             )
 
     def _expect_end(self, epoch: int, position: int, draws: int) -> None:

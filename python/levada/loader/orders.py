@@ -196,7 +196,7 @@ def _number_of(value: Any, sampler: str, items: int) -> int:
 
 def _shares(weights: Mapping[str, Any], dataset: Any) -> list[float]:
     if not isinstance(dataset, Parts):
-        raise InvalidArgument("weights by name are for a dict of data sets; give one number for each item of a single one")
+        raise InvalidArgument("weights by name are for a dict of data sets; pass one number per item for a single one")
     if set(weights) != set(dataset.names):
         raise InvalidArgument(f"weights name {sorted(weights)}, and the data sets are {sorted(dataset.names)}: name each once")
     try:
@@ -213,5 +213,5 @@ def _packed_weights(weights: Any, items: int) -> bytes:
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"weights must be one number for each item, or a dict by name: {error}") from None
     if array.shape != (items,):
-        raise InvalidArgument(f"weights has the shape {array.shape}, and the data set {items:,} items: give one number each")
+        raise InvalidArgument(f"weights has the shape {array.shape}, and the data set {items:,} items: pass one number per item")
     return array.tobytes()

@@ -109,7 +109,7 @@ class Workers:
                 raise
             raise InvalidArgument(
                 f"{type(self.producer.making.dataset).__name__} cannot be sent to worker processes: {error.__cause__}; let the "
-                "data set open files and connections in its first __getitem__, give functions of a module as collate_fn and "
+                "data set open files and connections in its first __getitem__, pass functions of a module as collate_fn and "
                 "worker_init_fn, or use num_workers=0"
             ) from error
 

@@ -76,9 +76,9 @@ class Saved(NamedTuple):
         if type(seed) is not int or type(epoch) is not int or not isinstance(packed, (bytes, type(None))):
             raise CorruptMessage("this state of a pipeline lacks its seed, epoch or position")
         if state.get("checksum") != checksum(seed, epoch, packed):
-            raise CorruptMessage("this state of a pipeline has been changed since it was saved: its check sum is another")
+            raise CorruptMessage("this state of a pipeline has been changed since it was saved: its checksum does not match")
         if not 0 <= seed <= _MAX_SEED or not 0 <= epoch < _END_OF_EPOCHS:
-            raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
+            raise CorruptMessage(f"this state of a pipeline has epoch {epoch} and seed {seed}, which are out of range")
         return Saved(seed, epoch, None if packed is None else Position.decode(packed))
 
 

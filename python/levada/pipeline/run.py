@@ -113,8 +113,8 @@ class Run(Generic[T]):
             return
         if keys_of(with_contents(self._steps)) != keys_of(self._keyed_steps):
             raise SourceError(
-                "the files that this run caches items of have changed since it started; close() the run, and give the cache "
-                "another folder or remove its files"
+                "the files whose items this run caches have changed since it started; close() the run, and choose another folder "
+                "for the cache or remove its files"
             )
 
     def _begin_epoch(self, consumer: Consumer) -> None:
@@ -132,8 +132,8 @@ class Run(Generic[T]):
         if not is_same_order and (cursor is None or position.keeps_order != self._keeps_order):
             names = [f"{workers} workers{' in the order of one process' * keeps}" for workers, keeps in (theirs, ours)]
             raise InvalidArgument(
-                f"this state is of a run with {names[0]}, whose order one with {names[1]} does not have, for not every item "
-                "makes one; resume with the same workers and ordered"
+                f"this state is of a run with {names[0]}, but a run with {names[1]} has another order, because not every stage "
+                "makes one item from each; resume with the same workers and ordered"
             )
         consumer.reset(self._epoch, position.items, position.at, cursor)
         self._loaded = []
@@ -406,7 +406,7 @@ class Run(Generic[T]):
             if among_ranks:
                 raise InvalidArgument(
                     f"this pipeline has {among_ranks[0]}(), and this process is one of {world_size()} ranks: pass "
-                    "group=levada.join() to run(), so that all ranks take part, or alone=True for this one by itself"
+                    "group=levada.join() to run(), so that all ranks take part, or alone=True for this rank only"
                 )
             return None
         job = join(self.options.group)

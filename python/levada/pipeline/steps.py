@@ -192,7 +192,7 @@ def warn_of_copies(steps: list[Step], roles: dict[str, str], workers: int) -> No
     if all(step.operation not in ("dispatch", "shard") for step in steps) and "dispatcher" not in roles.values():
         warnings.warn(
             f"nothing divides the items of {' > '.join(step.name for step in steps)} among its {workers} workers, so that each "
-            "yields all of them; put shard() behind the source, or dispatch() where the workers' part begins",
+            "yields all of them; put shard() after the source, or dispatch() where the workers' part begins",
             stacklevel=5,
         )
     for step in steps:

@@ -128,7 +128,7 @@ class WorkerGroup:
                 raise InvalidArgument("another thread has closed this run while its processes started")
             if not ready and left <= _MOMENT:
                 late = ", ".join(self.name_of(at) for at in waiting.values())
-                raise Timeout(f"{late} did not start in time; more may be given by start_timeout")
+                raise Timeout(f"{late} did not start in time; raise start_timeout")
             for status in map(_as_connection, ready):
                 at = waiting.pop(status)
                 try:

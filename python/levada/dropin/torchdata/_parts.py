@@ -45,7 +45,7 @@ def cut(datapipe: DataPipe, workers: int) -> Cut:
         if name is not None and name not in by_name:
             raise InvalidArgument(
                 f"the datapipes can only be divided among processes at {name}, which is none of them; put "
-                "sharding_round_robin_dispatch() behind what joins its branches"
+                "sharding_round_robin_dispatch() after the datapipe that joins its branches"
             )
     assert collect_boundary is not None
     return Cut(None if dispatch_boundary is None else by_name[dispatch_boundary], by_name[collect_boundary])
@@ -217,8 +217,8 @@ class _Received:
     def __next__(self) -> Any:
         if threading.get_ident() != self._owner:
             raise Unsupported(
-                "a datapipe behind sharding_round_robin_dispatch() asks for items on a thread of its own, which workers do "
-                "not support; put it before the dispatch, or leave making items ahead to worker_prefetch_cnt"
+                "a datapipe after sharding_round_robin_dispatch() requests items on its own thread, which workers do not "
+                "support; put it before the dispatch, or use worker_prefetch_cnt to make items ahead"
             )
         return next(self._items)
 

@@ -273,7 +273,7 @@ class DataLoader2(Generic[T]):
         """
         if not allow_pickle:
             raise Unsupported(
-                "a state of DataLoader2 holds its datapipes as a pickle, which can run code; give allow_pickle=True if you "
+                "a state of DataLoader2 holds its datapipes as a pickle, which can run code; pass allow_pickle=True if you "
                 "trust the state"
             )
         with self._caller:
@@ -302,7 +302,7 @@ class DataLoader2(Generic[T]):
     def _pause(self) -> None:
         service: Any = self.reading_service
         if not hasattr(service, "_pause"):
-            warnings.warn(f"a {type(service).__name__} does not support pause, the loop goes on", stacklevel=2)
+            warnings.warn(f"a {type(service).__name__} does not support pause; the loop continues", stacklevel=2)
             return
         self._is_paused = True
         change = service._pause()

@@ -250,8 +250,8 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             return
         for pipe in undivided(datapipe):
             warnings.warn(
-                f"nothing divides the items of {pipe} among the {self.num_workers} workers, so that each of them returns "
-                "all of them; put sharding_filter() or sharding_round_robin_dispatch() behind it",
+                f"nothing divides the items of {pipe} among the {self.num_workers} workers, so each worker returns "
+                "all of them; put sharding_filter() or sharding_round_robin_dispatch() after it",
                 stacklevel=6,
             )
 
