@@ -8,7 +8,7 @@ def throw_no_thread(what: str) -> NoReturn:
     """Raises EngineError: the system refused a thread for `what`."""
 
 class Metric:
-    """One number of a run, now."""
+    """The current value of one number of a run."""
 
     @property
     def name(self) -> str: ...
@@ -31,19 +31,19 @@ def to_prometheus(metrics: Sequence[Metric]) -> str:
 
 def pack(batch: object, *, allow_pickle: bool = False) -> bytes:
     """
-    A batch as one message of bytes: what crosses between ranks, for files and tests.
+    Returns a batch as the bytes of the message that crosses between ranks, for files and tests.
     """
 
 def unpack(message: bytes, *, allow_pickle: bool = False) -> Any:
     """
-    The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. Raises CorruptMessage for other bytes, Unsupported for a class that is not imported or that bytes may not name.
+    Returns the batch that pack() encoded. Its numpy arrays are read-only views of one copy of the message. Raises CorruptMessage for invalid bytes, and Unsupported for a class that is not imported or that bytes may not name.
     """
 
 def copied_bytes() -> int:
-    """Bytes of payload that this process has copied so far."""
+    """Returns the bytes of payload that this process has copied so far."""
 
 class Digests:
-    """A running digest of each tensor field of the batches added."""
+    """A running digest of each tensor field of the added batches."""
 
     def __init__(self) -> None: ...
 
@@ -54,17 +54,17 @@ class Digests:
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """
-        The same with dtype and first shape of each field, as the report of `levada feed --json` has them.
+        Returns the digests with dtype and first shape of each field, as in the report of `levada feed --json`.
         """
 
     def fields(self) -> dict[str, str]:
         """
-        The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.
+        Returns the digests by path, 32 hexadecimal digits each, as `levada feed --json` prints them for the same batches.
         """
 
 def pack_field(field: str, values: list[Any], lengths: Sequence[int], begins: Sequence[int], size: int, convert: Callable[[Any], Any], make: Callable[[list[int], str], tuple[Any, Any]]) -> Any:
     """
-    One field of a packed row of `size` positions: the values side by side, each from its begin on. None where one is no tensor, array or list of numbers as long as its sample. convert: returns a tensor or an array of a value that is no plain one, or None. make: returns the row, of a shape and dtype, and a tensor of one element to pad with, None for 0. Raises InvalidArgument, naming the field, where values differ in dtype or further dimensions; TypeError for elements that no tensor has.
+    Returns one field of a packed row of `size` positions, with each value at its begin; None unless every value is a tensor, array or list of numbers as long as its sample. convert: converts a value of any other type to a tensor or an array, or returns None. make: returns the row, of a shape and dtype, and a tensor with the one element to pad with, or None for 0. Raises InvalidArgument, naming the field, if values differ in dtype or further dimensions; TypeError for elements that no tensor can hold.
     """
 
 class Mesh:
@@ -77,23 +77,23 @@ class Mesh:
 
     @staticmethod
     def parse(text: str, *, data_axes: Sequence[str] | None = None) -> Mesh:
-        """The mesh of a text such as 'dp=2,tp=2'."""
+        """Returns the mesh that a text such as 'dp=2,tp=2' describes."""
 
     @staticmethod
     def from_env(*, order: str | None = None, data_axes: Sequence[str] | None = None, **axes: int) -> Mesh:
         """
-        The mesh of this process's job, whose ranks world_size() counts: dp, unless a data axis is given, takes those that the other axes leave. `order` names the axes from the fastest to the slowest, whatever the order of the arguments: by default 'tp-sp-cp-ep-dp-pp', which is Megatron-LM's; dp stands there for all data axes that `order` does not name. Raises InvalidArgument where the axes do not multiply to the job's size, and where Megatron's process groups, if they are initialized, hold other ranks.
+        Returns the mesh of this process's job of world_size() ranks. Unless a data axis is passed, dp gets the ranks that the other axes leave. `order` names the axes from the fastest to the slowest, whatever the order of the arguments: by default 'tp-sp-cp-ep-dp-pp', as in Megatron-LM. There, dp means all data axes that `order` does not name. Raises InvalidArgument if the axes do not multiply to the job's size, and if Megatron's process groups are initialized with other ranks.
         """
 
     @staticmethod
     def from_device_mesh(device_mesh: object, *, data_axes: Sequence[str] | None = None) -> Mesh:
         """
-        The axes of a torch.distributed DeviceMesh; of one over some of the job's ranks, a mesh of their group. Raises InvalidArgument for one without mesh_dim_names, or whose ranks do not rise row after row.
+        Returns a mesh with the axes of a torch.distributed DeviceMesh. For a DeviceMesh over some of the job's ranks, it is a mesh of their group. Raises InvalidArgument without mesh_dim_names, and unless the ranks ascend in row-major order.
         """
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """Total number of ranks."""
 
     @property
     def axes(self) -> list[tuple[str, int]]:
@@ -105,45 +105,47 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """Ranks along all data axes together."""
+        """Number of ranks along all data axes together."""
 
     def data_coordinate(self, rank: int) -> int:
-        """Position of a rank along all data axes together, row-major."""
+        """
+        Returns the position of a rank along all data axes together, row-major.
+        """
 
     def axis_size(self, name: str) -> int:
         """
-        Ranks along an axis; 1 for tp, cp, pp and others that share data where the mesh lacks them. Raises InvalidArgument for another that it lacks.
+        Returns the number of ranks along an axis; 1 for an absent axis that shares data, such as tp, cp and pp. Raises InvalidArgument for any other absent axis.
         """
 
     @overload
     def coordinate(self, rank: int, axis: str) -> int:
-        """Position of a rank along an axis, which axis_size() accepts."""
+        """Returns the position of a rank along an axis that axis_size() accepts."""
 
     @overload
     def coordinate(self, axis: str) -> int:
         """
-        Position of this process along an axis of a mesh that has the whole job's ranks, of a DeviceMesh's, or of some axes of those. Raises InvalidArgument for another mesh, and outside the DeviceMesh.
+        Returns the position of this process along an axis of a mesh of the whole job, of a DeviceMesh, or of some axes of either. Raises InvalidArgument for any other mesh, and on ranks outside the DeviceMesh.
         """
 
     @overload
     def group(self, rank: int, axes: Sequence[str]) -> list[int]:
         """
-        The ranks that differ from `rank` at most along these axes, which axis_size() accepts, ascending.
+        Returns the ranks that differ from `rank` only along these axes, ascending. axis_size() must accept the axes.
         """
 
     @overload
     def group(self, axes: Sequence[str]) -> list[int]:
         """
-        The ranks of the mesh that differ from this process's at most along these axes, as coordinate(axis) knows it.
+        Returns the ranks of the mesh that differ from this process only along these axes, for the meshes that coordinate(axis) accepts.
         """
 
     def __getitem__(self, axes: str | tuple[str, ...], /) -> Mesh:
         """
-        The mesh of these axes alone, in this mesh's order, whose ranks are the positions along them. Raises KeyError for an axis that the mesh lacks.
+        Returns the mesh of only these axes, in this mesh's order, whose ranks are the positions along them. Raises KeyError for an absent axis.
         """
 
     def describe(self, rank: int) -> str:
-        """A rank's coordinates for people: 'dp0 tp1'."""
+        """Returns a rank's coordinates as text, such as 'dp0 tp1'."""
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -157,7 +159,7 @@ class Mesh:
 
     def check_groups(self, **groups: object) -> None:
         """
-        Checks process groups of this process, by axis ('dp' for all data axes together), against the mesh of the whole job. Raises InvalidArgument for one that has other ranks than the mesh.
+        Compares process groups of this process, by axis ('dp' for all data axes together), with the mesh of the whole job. Raises InvalidArgument if a group has other ranks than the mesh.
         """
 
     def __repr__(self) -> str: ...
@@ -191,7 +193,7 @@ class Shard:
     def __repr__(self) -> str: ...
 
 class Replicate:
-    """Sends every rank along the axis all of the field."""
+    """Sends the whole field to every rank along the axis."""
 
     def __init__(self, axis: str) -> None: ...
 
@@ -271,7 +273,7 @@ class Layout:
     @staticmethod
     def from_json(text: str) -> Layout:
         """
-        Returns the layout of a JSON text, see docs/data-loading.md. Raises InvalidArgument.
+        Returns the layout that a JSON text describes; see docs/data-loading.md. Raises InvalidArgument.
         """
 
     @staticmethod
@@ -281,7 +283,7 @@ class Layout:
         """
 
     def to_json(self) -> str:
-        """Returns the text that from_json() takes."""
+        """Returns the text that from_json() accepts."""
 
     @property
     def name(self) -> str: ...
@@ -295,11 +297,11 @@ class Layout:
     def __repr__(self) -> str: ...
 
 class Tokenizer:
-    """What makes text into tokens."""
+    """Encodes text as tokens."""
 
     def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, id_of: Callable[[str], int | None], encode: Callable[[list[str]], list[list[int]]], is_chat: bool = False, unknown_end: str = '') -> None:
         """
-        encode: takes texts; of a chat's tokenizer, JSON lists of messages, and ids below zero are ~id of tokens that are not to be learned. unknown_end: the token that should end documents, but is not in the vocabulary.
+        encode: encodes texts. For chats, a text is a JSON list of messages, and an id below zero is ~id of a token without loss. unknown_end: the token that should end documents, but is not in the vocabulary.
         """
 
     @property
@@ -309,16 +311,18 @@ class Tokenizer:
     def vocabulary_size(self) -> int: ...
 
     def choose_end_of_document(self, token: str = '') -> int:
-        """The id of the token that ends documents. Raises InvalidArgument."""
+        """
+        Returns the id of the token that ends documents. Raises InvalidArgument.
+        """
 
 def digest(bytes: bytes) -> str:
-    """XXH3-128 of the bytes, 32 hexadecimal digits."""
+    """Returns the XXH3-128 of the bytes as 32 hexadecimal digits."""
 
 def byte_tokenizer() -> Tokenizer:
-    """A byte of UTF-8 is a token."""
+    """Returns a tokenizer for which each byte of UTF-8 is a token."""
 
 class File:
-    """A file that is open."""
+    """An open file."""
 
     @property
     def path(self) -> str: ...
@@ -327,27 +331,27 @@ class File:
     def size(self) -> int: ...
 
     def read(self, offset: int, count: int) -> bytes:
-        """So many bytes; fewer only at the end."""
+        """Returns this number of bytes; fewer only at the end."""
 
     def will_read(self, offset: int, count: int) -> None:
-        """Announces a read(), which may then be made ahead."""
+        """Announces a later read(), so that the file may read ahead."""
 
 def open_file(path: str) -> File: ...
 
 class TextFormat:
-    """Files of documents whose names end alike."""
+    """A format of documents, for files with a common extension."""
 
     def __init__(self, extension: str, open: Callable[[File, str, bool, bool], Any]) -> None:
         """
-        open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, bad_lines, how many were left out, first_bad_lines, the numbers of the first ten, and first_row, where the documents of the last read() begin.
+        open: called with a file, the field of the text, whether to skip unusable documents, and whether the field is a chat, whose JSON is the text. Returns an object with read(), which returns the next documents as a list of str, or None at the end; stored_bytes, the bytes of the file read so far; bad_lines, the number of skipped documents; first_bad_lines, the numbers of the first ten of these; and first_row, the row at which the documents of the last read() begin.
         """
 
 class RemoteFiles:
-    """How files with URLs are read."""
+    """Opens and lists files with URLs."""
 
     def __init__(self, open: Callable[[str], Any], list: Callable[[str], list[str]]) -> None:
         """
-        open: returns a file with size, modified_ns, tag and read(start, end), which returns bytes and raises SourceError once the file is no longer what it was. list: returns the names that match a pattern, folders with a slash at the end; of another URL, all files below. Both raise OSError with errno and strerror.
+        open: returns a file with size, modified_ns, tag and read(start, end), which returns bytes and raises SourceError once the file has changed. list: returns the names that match a pattern, folders with a slash at the end; for a URL without a pattern, all files below it. Both raise OSError with errno and strerror.
         """
 
 class Membership:
@@ -380,7 +384,7 @@ class Membership:
 
     def begin_batch(self, bytes: int) -> None:
         """
-        Begins a batch whose tensors have `bytes` bytes in all, each rounded up to 64.
+        Begins a batch whose tensors have `bytes` bytes in total, each rounded up to a multiple of 64.
         """
 
     def subgroup(self, ranks: Sequence[int], name: str) -> Membership:
@@ -390,17 +394,17 @@ class Membership:
 
     def note_exception(self, text: str, step: int) -> None:
         """
-        Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed because of it, or -1.
+        Posts that an exception ends this rank, for ranks that wait for it. step: the step at which the rank left a feed because of the exception, or -1.
         """
 
     def keep_pages(self, address: int, bytes: int) -> bool:
         """
-        Returns whether these bytes, of a received batch, lie in an engine's memory. If so, they stay the same pages for as long as this rank is in the job.
+        Returns whether these bytes of a received batch are in an engine's memory. If so, their pages stay the same until this rank leaves the job.
         """
 
     def skip_exchange(self) -> None:
         """
-        Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.
+        Counts a call of this group's exchanges that only this rank refused, so that it stays in step with the other ranks.
         """
 
     def leave(self) -> None:
@@ -428,43 +432,41 @@ def reserve_open_files(count: int, who: str) -> None:
 
 def check_greetings(greetings: Sequence[bytes]) -> None:
     """
-    Raises EngineError unless all these greetings of the ranks of a group are of one release of Levada.
+    Raises EngineError unless all greetings of a group's ranks come from the same release of Levada.
     """
 
 def join_hosts(near: Membership, far: Membership, degree: int, leave_timeout: float) -> Membership:
     """
-    The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and crosses once to each other one. A rank sends a message to at most `degree` other hosts; one that leaves waits `leave_timeout` seconds for the ends of the channels that it forwards.
+    Joins `near`, the ranks of this host, and `far`, all ranks: messages within a host use `near`, and a message crosses once to each other host over `far`. A rank sends a message to at most `degree` other hosts. A leaving rank waits `leave_timeout` seconds for the ends of the channels that it forwards.
     """
 
 def choose_engine(host_of: Sequence[int], between: str, degree: int) -> str:
     """
-    The engine for ranks on these hosts: shm on one, `between` where each rank is on its own and sends to at most `degree` others, else both.
+    Returns the engine for ranks on these hosts: shm on one host; `between` if each rank is on a separate host and sends to at most `degree` others; otherwise both.
     """
 
 def log_engine(job: Membership) -> None:
     """
-    Writes the engine's choice to standard error on rank 0, where LEVADA_LOG is info.
+    Writes the choice of the engine to standard error on rank 0 if LEVADA_LOG is info.
     """
 
 def link(rank: int, size: int, sockets: Sequence[int], timeout: float) -> Membership:
     """
-    A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.
+    Joins processes that are connected by sockets, from rank 0 to each other rank in order, and closes the sockets.
     """
 
 def die_with(process: int) -> None:
     """
-    From now on this process is killed when that one ends, or the thread there that started it.
+    Makes the kernel kill this process when that process, or its thread that started this one, ends.
     """
 
 def unforkable() -> str | None:
     """
-    Why a fork of this process could not go on with Levada; None where it could.
+    Returns the reason why a fork of this process could not use Levada, or None if it could.
     """
 
 def place() -> tuple[int, int] | None:
-    """
-    Returns rank and size as the environment gives them; None outside a job.
-    """
+    """Returns rank and size from the environment; None outside a job."""
 
 def agree(job: Membership, mine: bytes, timeout: float, what: str) -> list[bytes]:
     """
@@ -473,7 +475,7 @@ def agree(job: Membership, mine: bytes, timeout: float, what: str) -> list[bytes
 
 def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
     """
-    Starts `size` ranks with a command line and waits for them: exit status and what went wrong.
+    Starts `size` ranks with a command line and waits for them. Returns the exit status and the error message.
     """
 
 PERMUTATION_VERSION: int = 1
@@ -481,21 +483,19 @@ PERMUTATION_VERSION: int = 1
 MIX_VERSION: int = 3
 
 def derived_seed(seed: int, stream: int) -> int:
-    """
-    Returns a seed for the use that is numbered `stream`, one of those that a seed is put to.
-    """
+    """Returns a seed derived for the use numbered `stream`."""
 
 def item_seed(seed: int, epoch: int, position: int) -> int:
     """
-    Returns the seed of what is random about the draw at a position of an epoch.
+    Returns the seed of all random numbers for the draw at a position of an epoch.
     """
 
 class SampleOrder:
-    """Which item each draw from some data sets is. One thread at a time."""
+    """Maps each draw from some data sets to an item. One thread at a time."""
 
     def __init__(self, parts: Sequence[tuple[str, int, float]], seed: int, *, shuffle: bool = False, mix: bool = False, weights: bytes = ..., draws: int = 0) -> None:
         """
-        `parts`: name, number of items and share of each data set; `weights`: the bytes of one float64 for each item, to draw with replacement; `draws`: of an epoch, 0 for as many as there are items. Raises InvalidArgument.
+        `parts`: name, number of items and share of each data set. `weights`: the bytes of one float64 per item, to draw with replacement. `draws`: the number of draws in an epoch; 0 means the number of items. Raises InvalidArgument.
         """
 
     @property
@@ -508,10 +508,10 @@ class SampleOrder:
         """Returns the items of `count` positions of an epoch, from `first` on."""
 
 class Source:
-    """Where batches come from."""
+    """A source of batches."""
 
 class CorpusSource(Source):
-    """The documents of some files as numbered samples."""
+    """The documents of files as numbered samples."""
 
     @property
     def sequences(self) -> int: ...
@@ -547,13 +547,13 @@ class CorpusSource(Source):
 
     def of_epochs(self, epochs: int) -> CorpusSource:
         """
-        The same samples, gone through so many times; 0: without end. Shares what is open.
+        Returns the same samples for this number of epochs; 0 means endlessly many. Shares the open files.
         """
 
 def open_corpus(**options: Any) -> CorpusSource: ...
 
 class Handoff(Source):
-    """Batches that one thread makes when a feed asks for them."""
+    """Batches that one thread makes when a feed requests them."""
 
     def __init__(self, samples: int, position: int, activity: str, counts_rows: bool, cuts_rows: bool = False, is_by_number: bool = False) -> None: ...
 
@@ -574,22 +574,24 @@ class Handoff(Source):
 
     def report_progress(self, number: int, all: int) -> None:
         """
-        Posts that item `number` of `all` is read again, so that no rank's wait times out meanwhile.
+        Posts that item `number` of `all` is being read again, so that no rank's wait times out.
         """
 
     def give(self) -> None:
         """
-        Gives what was prepared. Tensors of empty() that nobody else holds by now are sent as they lie.
+        Delivers the prepared item. Tensors from empty() without other references are sent without a copy.
         """
 
     def end(self, more: int) -> None:
-        """There are but `more` items after those given."""
+        """Reports the end: only `more` items follow the delivered ones."""
 
     def stop(self) -> None:
-        """Nothing is wanted any more."""
+        """Stops all requests for items."""
 
     def fail(self, text: str, *, is_argument: bool = False) -> None:
-        """The iterator raised; is_argument: what it gave is an invalid argument."""
+        """
+        Reports that the iterator raised. is_argument: the item was an invalid argument.
+        """
 
 def digest_of(item: object, *, allow_pickle: bool = False) -> int:
     """
@@ -616,18 +618,18 @@ def corpus_position(cursor: bytes) -> tuple[int, int]:
     """
 
 class BalancedBy:
-    """How the samples of a step are divided over ranks."""
+    """Options for dividing the samples of a step over ranks."""
 
     def __init__(self, cost: str, counts: str, order: str, max_tokens: int, wait: str = 'step', max_delay: int = 0, max_cp: int = 1, label: str = '') -> None: ...
 
 class BalanceReport:
-    """What the planned steps of a pass come to."""
+    """The work of the planned steps of a pass."""
 
     def to_json(self) -> str: ...
 
 def plan_step(sizes: Sequence[Sequence[int]], ranks: int, balance: BalancedBy) -> list[list[list[int]]]:
     """
-    Divides the samples of a step: by rank, then micro-batch, their indexes, ascending. sizes: the tokens of each sample, the sum of the squares of its segments' tokens, and two weights. The same for the same samples everywhere. Raises InvalidArgument.
+    Divides the samples of a step. Returns their indexes by rank and micro-batch, ascending. sizes: the tokens of each sample, the sum of the squares of its segments' tokens, and two weights. The result is the same on any machine. Raises InvalidArgument.
     """
 
 class Pass:
@@ -638,16 +640,16 @@ class Pass:
     def __next__(self) -> Any: ...
 
     def drop_next(self) -> bool:
-        """Takes a batch and makes nothing of it; False after the last."""
+        """Drops the next batch. Returns False after the last one."""
 
     def receive_ahead(self) -> tuple[Any] | None:
         """
-        Returns the next batch if it has arrived; drop_next() then takes it. Never blocks.
+        Returns the next batch if it has arrived, without consuming it; drop_next() does that. Never blocks.
         """
 
     def close(self, reason: str = '') -> None:
         """
-        Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.
+        Leaves the feed. `reason`: the exception that makes this rank leave, for the errors of the others.
         """
 
     def await_loss(self) -> tuple[int, str, str] | None:
@@ -656,7 +658,9 @@ class Pass:
         """
 
     def post_place(self) -> None:
-        """Says on the board what the making of an item is in."""
+        """
+        Posts the position of the stalled thread on the board, for ranks that wait.
+        """
 
     def request_stop(self) -> None: ...
 
@@ -671,20 +675,22 @@ class Pass:
 
     @property
     def samples(self) -> int:
-        """Samples, or items of an iterable, of the batch taken last: no padding."""
+        """
+        Number of samples, or items of an iterable, in the last taken batch, without padding.
+        """
 
     @property
     def cp_size(self) -> int:
-        """How many ranks share the batch taken last, by Balance::max_cp."""
+        """Number of ranks that share the last taken batch, by Balance::max_cp."""
 
     @property
     def cp_rank(self) -> int:
-        """This rank's index among them."""
+        """This rank's index among these ranks."""
 
     @property
     def totals(self) -> tuple[int, int | None, int | None] | None:
         """
-        Samples, tokens and labels of the step up to the batch taken last, over all data ranks.
+        Samples, tokens and labels of the step up to the last taken batch, over all data ranks.
         """
 
     @property
@@ -692,7 +698,7 @@ class Pass:
 
     @property
     def balance(self) -> BalanceReport | None:
-        """What the steps that this rank planned come to, if it plans any."""
+        """The work of the steps that this rank planned, if any."""
 
     def position(self) -> tuple[int, bytes, int, int]:
         """
@@ -704,37 +710,39 @@ class Pass:
 
     @property
     def trace(self) -> bytes:
-        """What was recorded, encoded."""
+        """The recorded trace, encoded."""
 
     @property
     def stats(self) -> dict[str, Any]: ...
 
     def metrics(self, labels: Sequence[tuple[str, str]]) -> list[Metric]:
-        """Each with these labels."""
+        """Returns the metrics, each with these labels."""
 
 def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', balance: BalancedBy | None = None, cursor: bytes = ...) -> Pass:
     """
-    Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the same on all ranks.
+    Starts a pass. Collective. `cursor`: the cursor of a Corpus at which the pass begins. `name`: the name of the pass, the same on all ranks.
     """
 
 class WhenDropped:
-    """Calls a function when it goes, with the exception in flight or None."""
+    """
+    Calls a function when it is destroyed, with the exception in flight or None.
+    """
 
     def __init__(self, call: object) -> None: ...
 
 class Link:
     """
-    The engine as a transport sees it. One thread calls room_for_body() and deliver(), any thread the others.
+    The engine as a transport sees it. One thread at a time calls room_for_body() and deliver(); any thread may call the others.
     """
 
     def room_for_body(self, sender: int, header: Any) -> Any:
         """
-        Returns an array for the body that follows the header; None where none does, or where is_closed().
+        Returns an array for the body that follows the header; None if no body follows, or if is_closed().
         """
 
     def deliver(self, sender: int, header: Any) -> None:
         """
-        Takes a frame that has arrived; its body lies in the array that room_for_body() returned.
+        Delivers a received frame. Its body is in the array that room_for_body() returned.
         """
 
     def lost(self, peers: Sequence[int], why: str) -> None:
@@ -751,7 +759,7 @@ class Link:
 
     def has_failed(self) -> bool:
         """
-        Returns whether a rank is lost, or a group has ended for a cause and none has been made since.
+        Returns whether a rank is lost, or a group has ended for a cause and no group has been created since.
         """
 
 def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_header_bytes: int, degree: int = 16) -> Membership:
@@ -761,14 +769,14 @@ def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_
 
 def conformance_cases() -> list[tuple[str, int, bool]]:
     """
-    Of each case its name, the fewest ranks that it takes, and whether the engine is of no use afterwards.
+    Returns, for each case, its name, its minimum number of ranks, and whether the engine is unusable afterwards.
     """
 
 def conform(job: Membership, name: str) -> None:
     """Runs a case on this rank. Collective."""
 
 class ReduceHandle:
-    """A result that may be still to come."""
+    """A future result."""
 
     def done(self) -> bool:
         """
@@ -777,12 +785,12 @@ class ReduceHandle:
 
     def wait(self) -> Any:
         """
-        Waits for the result. If the input's bucket is open, launches it and those of its group that were opened before it: all ranks of the group must do so at the same place. Raises the reduction's exception.
+        Waits for the result. If the input's bucket is open, launches it and all buckets of its group that were opened earlier; all ranks of the group must do so at the same point. Raises the reduction's exception.
         """
 
     def get(self) -> Any:
         """
-        The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument if the bucket is open.
+        Returns the result of a launched input, on any thread. Runs no callback. Raises InvalidArgument if the bucket is open.
         """
 
 class Bucketing:
@@ -792,12 +800,12 @@ class Bucketing:
 
     def apply(self, group: int, key: int, bytes: int) -> tuple[int | None, bool]:
         """
-        Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.
+        Places an input. Returns the key of the bucket to launch first, and whether to launch the input separately.
         """
 
     def take_back(self, key: int, bytes: int) -> None:
         """
-        Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.
+        Removes the last input, which must not be one to launch separately. A bucket that it closed stays closed.
         """
 
     def flush(self) -> list[int]:
@@ -807,7 +815,7 @@ class Bucketing:
 
     def flush_through(self, key: int) -> list[int]:
         """
-        The same, for the bucket of `key` and those of its group that were opened before it.
+        Closes the bucket of `key` and all buckets of its group that were opened earlier. Returns their keys in this order.
         """
 
 class Bucketer:
@@ -828,9 +836,7 @@ class Bucketer:
     def teardown(self) -> None: ...
 
     def close(self) -> None:
-        """
-        Cancels what has not been reduced. Nothing else can be called afterwards.
-        """
+        """Cancels pending reductions. Must be the last call."""
 
     @property
     def stats(self) -> dict[str, Any]: ...
@@ -933,7 +939,7 @@ class SampleBatch:
 
     def split(self, parts: Sequence[int] | Sequence[Sequence[int]]) -> list[SampleBatch]:
         """
-        Divides the batch into consecutive parts of these sizes; or into a part for each list of positions, such as balanced() returns. All keys stay together, nothing is copied. Raises InvalidArgument unless every position is in exactly one part.
+        Divides the batch into consecutive parts of these sizes, or into a part for each list of positions, such as balanced() returns. All keys stay together, and nothing is copied. Raises InvalidArgument unless every position is in exactly one part.
         """
 
     def balanced(self, parts: int, key: str = '', *, equal: bool = False, cost: str = 'tokens') -> list[list[int]]:
@@ -980,12 +986,12 @@ class Store:
 
     def store(self, samples: SampleBatch, *, copy: bool = True) -> None:
         """
-        Stores new samples. copy=False refers to the batch's memory, which must not be written meanwhile. Raises InvalidArgument for an id that is stored already, for a meta, and beyond max_bytes; nothing is stored then.
+        Stores new samples. copy=False refers to the batch's memory, which must then stay unchanged. Raises InvalidArgument for an id that is already stored, for a meta, and beyond max_bytes; nothing is stored then.
         """
 
     def update(self, samples: SampleBatch) -> None:
         """
-        Adds keys and values to stored samples, replacing those that they have. Raises InvalidArgument for an id that is not stored, for a meta, and beyond max_bytes; nothing changes then.
+        Adds keys and values to stored samples, replacing existing ones. Raises InvalidArgument for an id that is not stored, for a meta, and beyond max_bytes; nothing changes then.
         """
 
     def get(self, ids: Sequence[str], keys: Sequence[str] | None = None, *, allow_absent: bool = False) -> SampleBatch:
@@ -1000,9 +1006,7 @@ class Store:
         """Removes samples. Ids that are not stored are ignored."""
 
     def clear(self) -> None:
-        """
-        Removes all samples, and releases memory that is kept for later ones to the system.
-        """
+        """Removes all samples, and releases cached memory to the system."""
 
     def __len__(self) -> int: ...
 
@@ -1025,7 +1029,7 @@ class SampleDirectory:
     """
 
     def __init__(self) -> None:
-        """Makes an empty directory."""
+        """Creates an empty directory."""
 
     def add(self, rank: int, samples: SampleBatch) -> None:
         """
@@ -1162,7 +1166,7 @@ class ExchangePlan:
     def __repr__(self) -> str: ...
 
 class ExchangeResult:
-    """What one exchange did."""
+    """The work of one exchange."""
 
     @property
     def multicasts(self) -> int:
@@ -1203,7 +1207,7 @@ class ExchangeResult:
     @property
     def plan_seconds(self) -> float:
         """
-        The seconds of planning on rank 0, which plans for all; 0 on other ranks.
+        The seconds spent planning on rank 0, which plans for all; 0 on other ranks.
         """
 
     @property
@@ -1227,7 +1231,7 @@ def data_heads(mesh: Mesh, ranks: Sequence[int] | None) -> list[int]: ...
 def partition_by_tokens(tokens: Sequence[int], parts: int, equal: bool, in_order: bool) -> list[list[int]]: ...
 
 class Memory:
-    """Bytes that Levada holds."""
+    """Memory owned by Levada."""
 
 class PickleSink:
     def write(self, data: object) -> None: ...
@@ -1235,16 +1239,16 @@ class PickleSink:
     def keep(self, buffer: object) -> bool: ...
 
 def memory_at(address: int, size: int, owner: object) -> Memory:
-    """`size` bytes that `owner` has at `address`."""
+    """Returns the `size` bytes at `address`, which `owner` keeps alive."""
 
 class ItemTraits:
-    """How items cross between the processes of a pipeline."""
+    """Copies items between the processes of a pipeline."""
 
     def __init__(self) -> None: ...
 
     def copy(self, items: list[Any]) -> tuple[list[Any], int]:
         """
-        What another process gets of some items, and how many bytes lie beside their pickle.
+        Returns items as another process receives them, and the number of their bytes outside the pickle.
         """
 
 class OpenContext:
@@ -1256,16 +1260,16 @@ class OpenContext:
     @property
     def pass_number(self) -> list[int]:
         """
-        The epoch of the pipeline and the number of the pass of each repeat() around, the outermost first.
+        The epoch of the pipeline, and the number of the pass of each enclosing repeat(), the outermost first.
         """
 
     @property
     def shared_seed(self) -> int:
-        """Of the epoch; the same in all processes of all ranks."""
+        """The seed of the epoch, the same in all processes of all ranks."""
 
     @property
     def own_seed(self) -> int:
-        """Of the epoch, the rank and the worker."""
+        """The seed of the epoch, the rank and the worker."""
 
     @property
     def among_ranks(self) -> tuple[int, int]: ...
@@ -1281,7 +1285,7 @@ class StageIterator:
     def __next__(self) -> Any: ...
 
 class Graph:
-    """A pipeline's stages, the last of which is its end."""
+    """The stages of a pipeline up to an end stage."""
 
     @staticmethod
     def stage(operation: str, inputs: Sequence[Graph], arguments: dict[str, Any], name: str) -> Graph:
@@ -1292,32 +1296,32 @@ class Graph:
     def fork(self, *, branches: int, buffer: int, name: str) -> list[Graph]: ...
 
     def colocate(self, first: str, last: str) -> Graph:
-        """Makes one process run both stages, and all between."""
+        """Makes one process run both stages and all stages between them."""
 
     def stages(self) -> list[tuple[str, str, list[int]]]:
-        """Name, operation and inputs of each."""
+        """Name, operation and inputs of each stage."""
 
     def place(self, workers: int, ordered: bool) -> tuple[dict[str, str], str | None, str | None, bool]:
         """
-        Who runs each stage; the last stage of the dispatching process; whose items workers send; whether each input item becomes one item.
+        Returns the kind of process that runs each stage, the last stage of the dispatching process, the last stage of the workers, and whether each input item becomes one item.
         """
 
 class Consumer:
-    """The end of a pipeline that gives its items."""
+    """The end of a pipeline that returns its items."""
 
     def reset(self, epoch: int, items: int, at: int, cursor: Any) -> None:
         """
-        Begins an epoch after its first `items`; a cursor is after the first `at` of them.
+        Begins an epoch after its first `items` items. A cursor is after the first `at` of these.
         """
 
     def take_over(self, lost: Consumer) -> None:
         """
-        Begins where another consumer, whose processes are lost, gave its last item.
+        Resumes after the last item of another consumer, whose processes are lost.
         """
 
     @property
     def given(self) -> int:
-        """Items of this epoch."""
+        """Number of items returned in this epoch."""
 
     def limit(self, items: int) -> None: ...
 
@@ -1330,33 +1334,35 @@ class Consumer:
 
     def save(self) -> tuple[int, int, Any]:
         """
-        Returns how many items have been given; how many had been given at the latest exact cursor; and that cursor, None for the first item.
+        Returns the number of items returned so far, the number at the latest exact cursor, and that cursor; None means the first item.
         """
 
     def begin_close(self) -> bool:
         """
-        Has another thread's call end and lets none begin; False where this thread's own call is to do what follows.
+        Ends another thread's call and prevents further ones. Returns False if a call of this thread is in progress, which must then close the run.
         """
 
     def await_others(self) -> None:
         """Waits until no other thread is in a call."""
 
     def must_close(self) -> bool:
-        """Whether closing has been left to this thread; once."""
+        """
+        Returns True once after each begin_close() that left the closing to this thread.
+        """
 
     def shutdown(self, grace: float) -> bool: ...
 
     def stats(self, graph: Graph) -> dict[str, Any]: ...
 
     def metrics(self, graph: Graph, labels: Sequence[tuple[str, str]]) -> list[Metric]:
-        """Each with these labels."""
+        """Returns the metrics, each with these labels."""
 
     def report(self, graph: Graph, workers: int, ordered: bool) -> bytes:
-        """What each process has done and when, encoded."""
+        """Returns the recorded activity of each process, encoded."""
 
 def show_graph(graph: Graph, format: str, workers: int, ordered: bool, at_work: Consumer | None) -> str:
     """
-    The stages and their processes; of one at work also which stage is the bottleneck.
+    Returns the stages and their processes; for a running pipeline, also its bottleneck.
     """
 
 class Epoch:
@@ -1370,36 +1376,38 @@ class Epoch:
 
 def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], name: str, all_ranks: Membership | None, name_among_ranks: str) -> Consumer:
     """
-    The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it. name_among_ranks: tells it from other pipelines that the same ranks run.
+    Returns the consumer of a pipeline, whose other processes are `job`. place: the rank and the number of ranks that run the pipeline. name_among_ranks: distinguishes it from other pipelines of the same ranks.
     """
 
 def serve(job: Membership, graph: Graph, options: object, place: tuple[int, int], name: str, begin_epoch: object | None) -> None:
-    """What the dispatching process and the workers do."""
+    """Runs the dispatching process or a worker."""
 
 def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, Any], rank: dict[str, Any], trace: bytes, pipeline: bytes | None, *, page: str, trace_file: str, timeout: float) -> None:
     """
-    Writes a page and a trace, where they are named, of what all ranks did. Collective.
+    Writes a page and a trace of all ranks' activity, if their files are named. Collective.
     """
 
 def write_pipeline_history(pipeline: bytes, *, page: str, trace_file: str) -> None:
-    """Writes a page and a trace, where they are named, of a pipeline alone."""
+    """
+    Writes a page and a trace of a pipeline without a feed, if their files are named.
+    """
 
 def check_history_files(page: str, trace_file: str) -> None:
-    """Raises InvalidArgument where a file cannot be written."""
+    """Raises InvalidArgument if a file cannot be written."""
 
 def report_error(kind: str, message: str, lost: int) -> None:
     """
-    Reports an error so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or -1.
+    Reports an error such that all ranks together print one sentence. `lost`: a rank that has been lost, or -1.
     """
 
 def report_failed_start(kind: str, message: str) -> None:
     """
-    The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and end.
+    Reports the error of a rank that has not begun to join its job. The ranks that wait for it receive the error and end.
     """
 
 def printable(text: str) -> str:
     """
-    `text` for one line of a terminal: control characters escaped, URLs without user, password and query.
+    Returns `text` for one line of a terminal, with control characters escaped and URLs without user, password and query.
     """
 
 def parse_duration(text: str) -> float:

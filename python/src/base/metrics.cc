@@ -12,7 +12,7 @@ namespace nb = nanobind;
 namespace levada::python {
 
 void bind_metrics(nb::module_& module) {
-  nb::class_<Metric>(module, "Metric", "One number of a run, now.")
+  nb::class_<Metric>(module, "Metric", "The current value of one number of a run.")
       .def_ro("name", &Metric::name)
       .def_ro("labels", &Metric::labels, "Names and values.")
       .def_ro("value", &Metric::value)

@@ -128,13 +128,11 @@ void bind_packed_rows(nb::module_& module) {
       nb::sig("def pack_field(field: str, values: list[typing.Any], lengths: collections.abc.Sequence[int], begins: "
               "collections.abc.Sequence[int], size: int, convert: collections.abc.Callable[[typing.Any], typing.Any], "
               "make: collections.abc.Callable[[list[int], str], tuple[typing.Any, typing.Any]]) -> typing.Any"),
-      "One field of a packed row of `size` positions: the values side by side, each from its begin on. None where one "
-      "is "
-      "no tensor, array or list of numbers as long as its sample. convert: returns a tensor or an array of a value "
-      "that "
-      "is no plain one, or None. make: returns the row, of a shape and dtype, and a tensor of one element to pad with, "
-      "None for 0. Raises InvalidArgument, naming the field, where values differ in dtype or further dimensions; "
-      "TypeError for elements that no tensor has.");
+      "Returns one field of a packed row of `size` positions, with each value at its begin; None unless every value is "
+      "a tensor, array or list of numbers as long as its sample. convert: converts a value of any other type to a "
+      "tensor or an array, or returns None. make: returns the row, of a shape and dtype, and a tensor with the one "
+      "element to pad with, or None for 0. Raises InvalidArgument, naming the field, if values differ in dtype or "
+      "further dimensions; TypeError for elements that no tensor can hold.");
 }
 
 }  // namespace levada::python

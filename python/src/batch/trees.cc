@@ -333,14 +333,14 @@ Lent lend(nb::handle batch, Allowed allowed, BatchClasses& classes, BatchMemory*
 void bind_trees(nb::module_& module) {
   module.def("pack", &pack, nb::arg("batch").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def pack(batch: object, *, allow_pickle: bool = False) -> bytes"),
-             "A batch as one message of bytes: what crosses between ranks, for files and tests.");
-  module.def("unpack", &unpack, nb::arg("message"), nb::kw_only(), nb::arg("allow_pickle") = false,
-             nb::sig("def unpack(message: bytes, *, allow_pickle: bool = False) -> typing.Any"),
-             "The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. "
-             "Raises CorruptMessage for other bytes, Unsupported for a class that is not imported or that bytes may "
-             "not name.");
-  module.def("copied_bytes", &copied_bytes, "Bytes of payload that this process has copied so far.");
-  nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the batches added.")
+             "Returns a batch as the bytes of the message that crosses between ranks, for files and tests.");
+  module.def(
+      "unpack", &unpack, nb::arg("message"), nb::kw_only(), nb::arg("allow_pickle") = false,
+      nb::sig("def unpack(message: bytes, *, allow_pickle: bool = False) -> typing.Any"),
+      "Returns the batch that pack() encoded. Its numpy arrays are read-only views of one copy of the message. Raises "
+      "CorruptMessage for invalid bytes, and Unsupported for a class that is not imported or that bytes may not name.");
+  module.def("copied_bytes", &copied_bytes, "Returns the bytes of payload that this process has copied so far.");
+  nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the added batches.")
       .def(nb::init<>())
       .def(
           "add",
@@ -351,9 +351,10 @@ void bind_trees(nb::module_& module) {
           nb::sig("def add(self, batch: object, *, allow_pickle: bool = False) -> None"),
           "Adds every tensor of a batch. Objects that cross as pickles add nothing.")
       .def("describe", &describe, nb::sig("def describe(self) -> dict[str, dict[str, typing.Any]]"),
-           "The same with dtype and first shape of each field, as the report of `levada feed --json` has them.")
+           "Returns the digests with dtype and first shape of each field, as in the report of `levada feed --json`.")
       .def("fields", &digests_of,
-           "The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.");
+           "Returns the digests by path, 32 hexadecimal digits each, as `levada feed --json` prints them for the same "
+           "batches.");
 }
 
 }  // namespace levada::python

@@ -50,8 +50,7 @@ void bind_command(nb::module_& module) {
         cli::report_error(kind_of(kind), message.utf8, lost);
       },
       nb::arg("kind"), nb::arg("message"), nb::arg("lost"),
-      "Reports an error so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
-      "-1.");
+      "Reports an error such that all ranks together print one sentence. `lost`: a rank that has been lost, or -1.");
   module.def(
       "report_failed_start",
       [](const std::string& kind, const EscapedText& message) {
@@ -59,11 +58,12 @@ void bind_command(nb::module_& module) {
         cli::report_failed_start(kind_of(kind), message.utf8);
       },
       nb::arg("kind"), nb::arg("message"),
-      "The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and "
-      "end.");
+      "Reports the error of a rank that has not begun to join its job. The ranks that wait for it receive the error "
+      "and end.");
   module.def(
       "printable", [](const std::string& text) { return printable(text); }, nb::arg("text"),
-      "`text` for one line of a terminal: control characters escaped, URLs without user, password and query.");
+      "Returns `text` for one line of a terminal, with control characters escaped and URLs without user, password and "
+      "query.");
   module.def(
       "parse_duration",
       [](const std::string& text) { return std::chrono::duration<double>(parse_duration(text)).count(); },

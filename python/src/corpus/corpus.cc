@@ -115,8 +115,8 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
 }
 
 void bind_corpus(nb::module_& module) {
-  nb::class_<Source>(module, "Source", "Where batches come from.");
-  nb::class_<Corpus, Source>(module, "CorpusSource", "The documents of some files as numbered samples.")
+  nb::class_<Source>(module, "Source", "A source of batches.");
+  nb::class_<Corpus, Source>(module, "CorpusSource", "The documents of files as numbered samples.")
       .def_prop_ro("sequences", &Corpus::sequences)
       .def_prop_ro("tokens", &Corpus::tokens)
       .def_prop_ro("documents", &Corpus::documents)
@@ -141,7 +141,8 @@ void bind_corpus(nb::module_& module) {
       .def(
           "of_epochs",
           [](const Corpus& corpus, std::int64_t epochs) { return std::make_shared<Corpus>(corpus.of_epochs(epochs)); },
-          nb::arg("epochs"), "The same samples, gone through so many times; 0: without end. Shares what is open.");
+          nb::arg("epochs"),
+          "Returns the same samples for this number of epochs; 0 means endlessly many. Shares the open files.");
   module.def("open_corpus", &open_corpus, nb::arg("options"),
              nb::sig("def open_corpus(**options: typing.Any) -> CorpusSource"));
 }

@@ -77,7 +77,7 @@ class PythonFile final : public File {
 }  // namespace
 
 void bind_remote_files(nb::module_& module) {
-  nb::class_<RemoteFiles>(module, "RemoteFiles", "How files with URLs are read.")
+  nb::class_<RemoteFiles>(module, "RemoteFiles", "Opens and lists files with URLs.")
       .def(
           "__init__",
           [](RemoteFiles* self, nb::object open, nb::object list) {
@@ -95,8 +95,8 @@ void bind_remote_files(nb::module_& module) {
           nb::sig("def __init__(self, open: collections.abc.Callable[[str], typing.Any], list: "
                   "collections.abc.Callable[[str], list[str]]) -> None"),
           "open: returns a file with size, modified_ns, tag and read(start, end), which returns bytes and raises "
-          "SourceError once the file is no longer what it was. list: returns the names that match a pattern, folders "
-          "with a slash at the end; of another URL, all files below. Both raise OSError with errno and strerror.");
+          "SourceError once the file has changed. list: returns the names that match a pattern, folders with a slash "
+          "at the end; for a URL without a pattern, all files below it. Both raise OSError with errno and strerror.");
 }
 
 }  // namespace levada::python

@@ -75,20 +75,21 @@ nb::bytes read_file(const SharedFile& file, std::uint64_t offset, std::uint64_t 
 }  // namespace
 
 void bind_text_formats(nb::module_& module) {
-  nb::class_<SharedFile>(module, "File", "A file that is open.")
+  nb::class_<SharedFile>(module, "File", "An open file.")
       .def_prop_ro("path", [](const SharedFile& file) { return file.file->path(); })
       .def_prop_ro("size", [](const SharedFile& file) { return file.file->identity().size; })
-      .def("read", &read_file, nb::arg("offset"), nb::arg("count"), "So many bytes; fewer only at the end.")
+      .def("read", &read_file, nb::arg("offset"), nb::arg("count"),
+           "Returns this number of bytes; fewer only at the end.")
       .def(
           "will_read",
           [](const SharedFile& file, std::uint64_t offset, std::uint64_t bytes) {
             file.file->will_read(offset, bytes);
           },
           nb::arg("offset"), nb::arg("count"), nb::call_guard<nb::gil_scoped_release>(),
-          "Announces a read(), which may then be made ahead.");
+          "Announces a later read(), so that the file may read ahead.");
   module.def(
       "open_file", [](const std::string& path) { return SharedFile{open_file(path)}; }, nb::arg("path"));
-  nb::class_<TextFormat>(module, "TextFormat", "Files of documents whose names end alike.")
+  nb::class_<TextFormat>(module, "TextFormat", "A format of documents, for files with a common extension.")
       .def(
           "__init__",
           [](TextFormat* self, std::string extension, nb::object open) {
@@ -113,12 +114,11 @@ void bind_text_formats(nb::module_& module) {
           nb::sig(
               "def __init__(self, extension: str, open: collections.abc.Callable[[File, str, bool, bool], typing.Any]) "
               "-> None"),
-          "open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether "
-          "the "
-          "field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str "
-          "or None at the end, stored_bytes, how much of the file has been read, bad_lines, how many were left "
-          "out, first_bad_lines, the numbers of the first ten, and first_row, where the documents of the last read() "
-          "begin.");
+          "open: called with a file, the field of the text, whether to skip unusable documents, and whether the field "
+          "is a chat, whose JSON is the text. Returns an object with read(), which returns the next documents as a "
+          "list of str, or None at the end; stored_bytes, the bytes of the file read so far; bad_lines, the number of "
+          "skipped documents; first_bad_lines, the numbers of the first ten of these; and first_row, the row at which "
+          "the documents of the last read() begin.");
 }
 
 }  // namespace levada::python

@@ -102,7 +102,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(nb::handle given) {
 }
 
 void bind_tokenizers(nb::module_& module) {
-  nb::class_<SharedTokenizer>(module, "Tokenizer", "What makes text into tokens.")
+  nb::class_<SharedTokenizer>(module, "Tokenizer", "Encodes text as tokens.")
       .def(
           "__init__",
           [](SharedTokenizer* self, std::string name, std::string digest, std::int64_t vocabulary_size,
@@ -118,8 +118,8 @@ void bind_tokenizers(nb::module_& module) {
                   "id_of: collections.abc.Callable[[str], int | None], "
                   "encode: collections.abc.Callable[[list[str]], list[list[int]]], is_chat: bool = False, "
                   "unknown_end: str = '') -> None"),
-          "encode: takes texts; of a chat's tokenizer, JSON lists of messages, and ids below zero are ~id of tokens "
-          "that are not to be learned. unknown_end: the token that should end documents, but is not in the vocabulary.")
+          "encode: encodes texts. For chats, a text is a JSON list of messages, and an id below zero is ~id of a token "
+          "without loss. unknown_end: the token that should end documents, but is not in the vocabulary.")
       .def_prop_ro("name", [](const SharedTokenizer& self) { return self.tokenizer->name(); })
       .def_prop_ro("vocabulary_size", [](const SharedTokenizer& self) { return self.tokenizer->vocabulary_size(); })
       .def(
@@ -127,7 +127,7 @@ void bind_tokenizers(nb::module_& module) {
           [](const SharedTokenizer& self, const std::string& token) {
             return choose_end_of_document(*self.tokenizer, token);
           },
-          nb::arg("token") = "", "The id of the token that ends documents. Raises InvalidArgument.");
+          nb::arg("token") = "", "Returns the id of the token that ends documents. Raises InvalidArgument.");
   module.def(
       "digest",
       [](const nb::bytes& bytes) {
@@ -135,9 +135,10 @@ void bind_tokenizers(nb::module_& module) {
         digest.update(std::string_view(bytes.c_str(), bytes.size()));
         return digest.hex();
       },
-      nb::arg("bytes"), "XXH3-128 of the bytes, 32 hexadecimal digits.");
+      nb::arg("bytes"), "Returns the XXH3-128 of the bytes as 32 hexadecimal digits.");
   module.def(
-      "byte_tokenizer", [] { return SharedTokenizer{byte_tokenizer()}; }, "A byte of UTF-8 is a token.");
+      "byte_tokenizer", [] { return SharedTokenizer{byte_tokenizer()}; },
+      "Returns a tokenizer for which each byte of UTF-8 is a token.");
 }
 
 }  // namespace levada::python

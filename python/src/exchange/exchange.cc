@@ -80,16 +80,16 @@ void bind_store(nb::module_& module) {
             });
           },
           nb::arg("samples"), nb::kw_only(), nb::arg("copy") = true,
-          "Stores new samples. copy=False refers to the batch's memory, which must not be written meanwhile. Raises "
-          "InvalidArgument for an id that is stored already, for a meta, and beyond max_bytes; nothing is stored then.")
+          "Stores new samples. copy=False refers to the batch's memory, which must then stay unchanged. Raises "
+          "InvalidArgument for an id that is already stored, for a meta, and beyond max_bytes; nothing is stored then.")
       .def(
           "update",
           [](Shelf& shelf, Samples& samples) {
             with_batch(samples, [&](const SampleBatch& batch) { shelf.store.update(batch); });
           },
           nb::arg("samples"),
-          "Adds keys and values to stored samples, replacing those that they have. Raises InvalidArgument for an id "
-          "that is not stored, for a meta, and beyond max_bytes; nothing changes then.")
+          "Adds keys and values to stored samples, replacing existing ones. Raises InvalidArgument for an id that is "
+          "not stored, for a meta, and beyond max_bytes; nothing changes then.")
       .def("get", &get, nb::arg("ids"), nb::arg("keys") = nb::none(), nb::kw_only(), nb::arg("allow_absent") = false,
            released,
            "Returns these samples, in this order, with these keys (all if None); a key that a sample lacks is absent "
@@ -108,7 +108,7 @@ void bind_store(nb::module_& module) {
           released, "Removes samples. Ids that are not stored are ignored.")
       .def(
           "clear", [](Shelf& shelf) { shelf.store.clear(); }, released,
-          "Removes all samples, and releases memory that is kept for later ones to the system.")
+          "Removes all samples, and releases cached memory to the system.")
       .def(
           "__len__", [](const Shelf& shelf) { return shelf.store.size(); }, released)
       .def_prop_ro(
@@ -141,7 +141,7 @@ void bind_directory(nb::module_& module) {
       module, "SampleDirectory",
       "Which ranks hold which keys of which samples, and the lengths of their sequences: all that planning needs. It "
       "holds no payload. One controller maintains it, or all_gather() makes it.");
-  type.def(nb::init<>(), "Makes an empty directory.")
+  type.def(nb::init<>(), "Creates an empty directory.")
       .def(
           "add",
           [](SampleDirectory& directory, int rank, const Samples& samples) { directory.add(rank, samples.batch); },
@@ -270,7 +270,7 @@ void bind_plan(nb::module_& module) {
 }
 
 void bind_result(nb::module_& module) {
-  nb::class_<ExchangeResult>(module, "ExchangeResult", "What one exchange did.")
+  nb::class_<ExchangeResult>(module, "ExchangeResult", "The work of one exchange.")
       .def_ro("multicasts", &ExchangeResult::multicasts,
               "The number of multicasts: at most one for each sender and set of receivers.")
       .def_ro("moved_bytes", &ExchangeResult::moved_bytes,
@@ -287,7 +287,7 @@ void bind_result(nb::module_& module) {
       .def_prop_ro("agree_seconds", [](const ExchangeResult& result) { return seconds(result.agree_time); })
       .def_prop_ro(
           "plan_seconds", [](const ExchangeResult& result) { return seconds(result.plan_time); },
-          "The seconds of planning on rank 0, which plans for all; 0 on other ranks.")
+          "The seconds spent planning on rank 0, which plans for all; 0 on other ranks.")
       .def_prop_ro("move_seconds", [](const ExchangeResult& result) { return seconds(result.move_time); });
 }
 

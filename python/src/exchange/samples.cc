@@ -363,8 +363,8 @@ void bind_division(nb::class_<Samples>& type) {
       .def("split", &split, nb::arg("parts"),
            nb::sig("def split(self, parts: collections.abc.Sequence[int] | "
                    "collections.abc.Sequence[collections.abc.Sequence[int]]) -> list[SampleBatch]"),
-           "Divides the batch into consecutive parts of these sizes; or into a part for each list of positions, such "
-           "as balanced() returns. All keys stay together, nothing is copied. Raises InvalidArgument unless every "
+           "Divides the batch into consecutive parts of these sizes, or into a part for each list of positions, such "
+           "as balanced() returns. All keys stay together, and nothing is copied. Raises InvalidArgument unless every "
            "position is in exactly one part.")
       .def(
           "balanced",

@@ -40,7 +40,7 @@ Micros plan_micros(const std::vector<std::array<std::int64_t, 4>>& sizes, int ra
 }  // namespace
 
 void bind_balance(nb::module_& module) {
-  nb::class_<Balance>(module, "BalancedBy", "How the samples of a step are divided over ranks.")
+  nb::class_<Balance>(module, "BalancedBy", "Options for dividing the samples of a step over ranks.")
       .def(
           "__init__",
           [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
@@ -57,12 +57,12 @@ void bind_balance(nb::module_& module) {
           },
           nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("wait") = "step",
           nb::arg("max_delay") = 0, nb::arg("max_cp") = 1, nb::arg("label") = "");
-  nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
+  nb::class_<report::BalanceReport>(module, "BalanceReport", "The work of the planned steps of a pass.")
       .def("to_json", &report::BalanceReport::to_json);
   module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),
-             "Divides the samples of a step: by rank, then micro-batch, their indexes, ascending. sizes: the tokens of "
-             "each sample, the sum of the squares of its segments' tokens, and two weights. The same for the same "
-             "samples everywhere. Raises InvalidArgument.");
+             "Divides the samples of a step. Returns their indexes by rank and micro-batch, ascending. sizes: the "
+             "tokens of each sample, the sum of the squares of its segments' tokens, and two weights. The result is "
+             "the same on any machine. Raises InvalidArgument.");
 }
 
 }  // namespace levada::python

@@ -445,34 +445,36 @@ void bind_feed(nb::module_& module) {
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
       .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
-      .def("drop_next", &Pass::drop_next, "Takes a batch and makes nothing of it; False after the last.")
+      .def("drop_next", &Pass::drop_next, "Drops the next batch. Returns False after the last one.")
       .def("receive_ahead", &Pass::receive_ahead, nb::sig("def receive_ahead(self) -> tuple[typing.Any] | None"),
-           "Returns the next batch if it has arrived; drop_next() then takes it. Never blocks.")
+           "Returns the next batch if it has arrived, without consuming it; drop_next() does that. Never blocks.")
       .def("close", &Pass::close, nb::arg("reason") = "",
-           "Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.")
+           "Leaves the feed. `reason`: the exception that makes this rank leave, for the errors of the others.")
       .def("await_loss", &Pass::await_loss, nb::sig("def await_loss(self) -> tuple[int, str, str] | None"),
            "Blocks until another rank's end keeps this one from finishing the pass while no call of it is under way. "
            "Returns that rank or -1, the exception or how it ended, and a line that tells of it; None once the pass "
            "has ended on this rank.")
-      .def("post_place", &Pass::post_place, "Says on the board what the making of an item is in.")
+      .def("post_place", &Pass::post_place,
+           "Posts the position of the stalled thread on the board, for ranks that wait.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
-      .def_prop_ro("samples", &Pass::samples, "Samples, or items of an iterable, of the batch taken last: no padding.")
-      .def_prop_ro("cp_size", &Pass::cp_size, "How many ranks share the batch taken last, by Balance::max_cp.")
-      .def_prop_ro("cp_rank", &Pass::cp_rank, "This rank's index among them.")
+      .def_prop_ro("samples", &Pass::samples,
+                   "Number of samples, or items of an iterable, in the last taken batch, without padding.")
+      .def_prop_ro("cp_size", &Pass::cp_size, "Number of ranks that share the last taken batch, by Balance::max_cp.")
+      .def_prop_ro("cp_rank", &Pass::cp_rank, "This rank's index among these ranks.")
       .def_prop_ro("totals", &Pass::totals, nb::sig("def totals(self) -> tuple[int, int | None, int | None] | None"),
-                   "Samples, tokens and labels of the step up to the batch taken last, over all data ranks.")
+                   "Samples, tokens and labels of the step up to the last taken batch, over all data ranks.")
       .def_prop_ro("whole_steps", &Pass::whole_steps)
-      .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
+      .def_prop_ro("balance", &Pass::balance, "The work of the steps that this rank planned, if any.")
       .def("position", &Pass::position,
            "Returns how many steps have been taken whole, the cursor behind them, and of an iterable the number and "
            "the digest of the last item in them, or -1 and 0. Raises Unsupported.")
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
-      .def_prop_ro("trace", &Pass::trace, "What was recorded, encoded.")
+      .def_prop_ro("trace", &Pass::trace, "The recorded trace, encoded.")
       .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))
-      .def("metrics", &Pass::metrics, nb::arg("labels"), "Each with these labels.");
+      .def("metrics", &Pass::metrics, nb::arg("labels"), "Returns the metrics, each with these labels.");
   module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
              nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
@@ -480,9 +482,10 @@ void bind_feed(nb::module_& module) {
              nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
              nb::arg("record") = false, nb::arg("name") = "", nb::arg("balance") = nb::none(),
              nb::arg("cursor") = nb::bytes("", 0),
-             "Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the "
-             "same on all ranks.");
-  nb::class_<WhenDropped>(module, "WhenDropped", "Calls a function when it goes, with the exception in flight or None.")
+             "Starts a pass. Collective. `cursor`: the cursor of a Corpus at which the pass begins. `name`: the name "
+             "of the pass, the same on all ranks.");
+  nb::class_<WhenDropped>(module, "WhenDropped",
+                          "Calls a function when it is destroyed, with the exception in flight or None.")
       .def(nb::init<nb::object>(), nb::arg("call"));
 }
 

@@ -129,7 +129,7 @@ std::shared_ptr<Source> unopened(const std::string& kind, const EscapedText& mes
 }  // namespace
 
 void bind_sources(nb::module_& module) {
-  nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
+  nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed requests them.")
       .def(nb::init<std::int64_t, std::int64_t, std::string, bool, bool, bool>(), nb::arg("samples"),
            nb::arg("position"), nb::arg("activity"), nb::arg("counts_rows"), nb::arg("cuts_rows") = false,
            nb::arg("is_by_number") = false)
@@ -152,15 +152,15 @@ void bind_sources(nb::module_& module) {
            "since. None where the loader has not been asked since the last one. digest: what stands for the item in "
            "states; None: digest_of() it.")
       .def("report_progress", &Handoff::report_progress, nb::arg("number"), nb::arg("all"),
-           "Posts that item `number` of `all` is read again, so that no rank's wait times out meanwhile.")
+           "Posts that item `number` of `all` is being read again, so that no rank's wait times out.")
       .def("give", &Handoff::give, nb::call_guard<nb::gil_scoped_release>(),
-           "Gives what was prepared. Tensors of empty() that nobody else holds by now are sent as they lie.")
+           "Delivers the prepared item. Tensors from empty() without other references are sent without a copy.")
       .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),
-           "There are but `more` items after those given.")
+           "Reports the end: only `more` items follow the delivered ones.")
       .def(
-          "stop", [](PythonHandoff& handoff) { handoff.stop({}); }, "Nothing is wanted any more.")
+          "stop", [](PythonHandoff& handoff) { handoff.stop({}); }, "Stops all requests for items.")
       .def("fail", &fail, nb::arg("text"), nb::kw_only(), nb::arg("is_argument") = false,
-           "The iterator raised; is_argument: what it gave is an invalid argument.");
+           "Reports that the iterator raised. is_argument: the item was an invalid argument.");
   module.def("digest_of", &digest_of, nb::arg("item").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def digest_of(item: object, *, allow_pickle: bool = False) -> int"),
              "Returns an even number below 2**62 that differs between items of other values. Reads a part of long "

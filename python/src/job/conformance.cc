@@ -37,8 +37,9 @@ void conform(const Membership& job, const std::string& name) {
 }  // namespace
 
 void bind_conformance(nb::module_& module) {
-  module.def("conformance_cases", &conformance_cases,
-             "Of each case its name, the fewest ranks that it takes, and whether the engine is of no use afterwards.");
+  module.def(
+      "conformance_cases", &conformance_cases,
+      "Returns, for each case, its name, its minimum number of ranks, and whether the engine is unusable afterwards.");
   module.def("conform", &conform, nb::arg("job"), nb::arg("name"), "Runs a case on this rank. Collective.");
 }
 

@@ -205,7 +205,7 @@ void bind_launch(nb::module_& module) {
       .def(
           "begin_batch", [](const Membership& job, std::size_t bytes) { job.batch_memory()->begin(bytes); },
           nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
-          "Begins a batch whose tensors have `bytes` bytes in all, each rounded up to 64.")
+          "Begins a batch whose tensors have `bytes` bytes in total, each rounded up to a multiple of 64.")
       .def(
           "subgroup",
           [](const Membership& job, const std::vector<int>& ranks, const std::string& name) {
@@ -220,19 +220,19 @@ void bind_launch(nb::module_& module) {
             job.engine().post(Status::make(raised_operation, step, -1, text.utf8));
           },
           nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
-          "Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed "
-          "because of it, or -1.")
+          "Posts that an exception ends this rank, for ranks that wait for it. step: the step at which the rank left a "
+          "feed because of the exception, or -1.")
       .def(
           "keep_pages",
           [](const Membership& job, std::uintptr_t address, std::size_t bytes) {
             return job.engine().keep_pages({reinterpret_cast<const std::byte*>(address), bytes});
           },
           nb::arg("address"), nb::arg("bytes"),
-          "Returns whether these bytes, of a received batch, lie in an engine's memory. If so, they stay the same "
-          "pages for "
-          "as long as this rank is in the job.")
+          "Returns whether these bytes of a received batch are in an engine's memory. If so, their pages stay the same "
+          "until this rank leaves the job.")
       .def("skip_exchange", &Membership::skip_exchange,
-           "Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.")
+           "Counts a call of this group's exchanges that only this rank refused, so that it stays in step with the "
+           "other ranks.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job without an error on other ranks. Received batches stay valid.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");
@@ -251,31 +251,33 @@ void bind_launch(nb::module_& module) {
              "number that "
              "is needed, if the hard limit is too low. `who` names this process.");
   module.def("check_greetings", &check_greetings_of, nb::arg("greetings"),
-             "Raises EngineError unless all these greetings of the ranks of a group are of one release of Levada.");
-  module.def(
-      "join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::arg("degree"), nb::arg("leave_timeout"),
-      nb::call_guard<nb::gil_scoped_release>(),
-      "The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and "
-      "crosses once to each other one. A rank sends a message to at most `degree` other hosts; one that leaves waits "
-      "`leave_timeout` seconds for the ends of the channels that it forwards.");
+             "Raises EngineError unless all greetings of a group's ranks come from the same release of Levada.");
+  module.def("join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::arg("degree"), nb::arg("leave_timeout"),
+             nb::call_guard<nb::gil_scoped_release>(),
+             "Joins `near`, the ranks of this host, and `far`, all ranks: messages within a host use `near`, and a "
+             "message crosses once to each other host over `far`. A rank sends a message to at most `degree` other "
+             "hosts. A leaving rank waits `leave_timeout` seconds for the ends of the channels that it forwards.");
   module.def("choose_engine", &choose_engine, nb::arg("host_of"), nb::arg("between"), nb::arg("degree"),
-             "The engine for ranks on these hosts: shm on one, `between` where each rank is on its own and sends to at "
-             "most `degree` others, else both.");
+             "Returns the engine for ranks on these hosts: shm on one host; `between` if each rank is on a separate "
+             "host and sends to at most `degree` others; otherwise both.");
   module.def(
       "log_engine", [](const Membership& job) { log_engine(job.engine().info()); }, nb::arg("job"),
-      "Writes the engine's choice to standard error on rank 0, where LEVADA_LOG is info.");
+      "Writes the choice of the engine to standard error on rank 0 if LEVADA_LOG is info.");
   module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
-             "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
+             "Joins processes that are connected by sockets, from rank 0 to each other rank in order, and closes the "
+             "sockets.");
   module.def("die_with", &die_with, nb::arg("process"),
-             "From now on this process is killed when that one ends, or the thread there that started it.");
-  module.def("unforkable", &unforkable, "Why a fork of this process could not go on with Levada; None where it could.");
-  module.def("place", &place, "Returns rank and size as the environment gives them; None outside a job.");
+             "Makes the kernel kill this process when that process, or its thread that started this one, ends.");
+  module.def("unforkable", &unforkable,
+             "Returns the reason why a fork of this process could not use Levada, or None if it could.");
+  module.def("place", &place, "Returns rank and size from the environment; None outside a job.");
   module.def(
       "agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
       "Returns the bytes of each rank, in the order of ranks. Collective. `what` names the operation in the text of "
       "a Timeout.");
-  module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
-             "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
+  module.def(
+      "run_local", &run_local, nb::arg("size"), nb::arg("command"),
+      "Starts `size` ranks with a command line and waits for them. Returns the exit status and the error message.");
 }
 
 }  // namespace levada::python

@@ -154,7 +154,7 @@ void bind_layout(nb::module_& module) {
       .def(nb::init<std::string, int>(), nb::arg("axis"), nb::arg("dim") = 0)
       .def_ro("dim", &Shard::dim)
       .def("__repr__", [](const Shard& shard) { return fmt::format("Shard('{}', {})", shard.axis, shard.dim); });
-  bind_placement<Replicate, std::string>(module, "Replicate", "Sends every rank along the axis all of the field.",
+  bind_placement<Replicate, std::string>(module, "Replicate", "Sends the whole field to every rank along the axis.",
                                          [](const Replicate& placement) { return std::tuple(placement.axis); })
       .def(nb::init<std::string>(), nb::arg("axis"))
       .def("__repr__", [](const Replicate& placement) { return fmt::format("Replicate('{}')", placement.axis); });
@@ -209,12 +209,12 @@ void bind_layout(nb::module_& module) {
           "torch.distributed.tensor. `otherwise`: placements of all other fields; `optional`: fields that a batch may "
           "lack; `stages`: coordinates along pp by name. Raises InvalidArgument.")
       .def_static("from_json", &Layout::from_json, nb::arg("text"),
-                  "Returns the layout of a JSON text, see docs/data-loading.md. Raises InvalidArgument.")
+                  "Returns the layout that a JSON text describes; see docs/data-loading.md. Raises InvalidArgument.")
       .def_static(
           "gpt", [](bool attention_mask) { return layouts::gpt({.attention_mask = attention_mask}); }, nb::kw_only(),
           nb::arg("attention_mask") = false,
           "Returns the layout of a GPT step's fields and the pipeline stages that need them.")
-      .def("to_json", &Layout::to_json, "Returns the text that from_json() takes.")
+      .def("to_json", &Layout::to_json, "Returns the text that from_json() accepts.")
       .def_ro("name", &Layout::name)
       .def("__getstate__", &Layout::to_json)
       .def("__setstate__", [](Layout& self, const std::string& json) { new (&self) Layout(Layout::from_json(json)); })

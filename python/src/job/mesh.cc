@@ -160,44 +160,43 @@ void bind_mesh(nb::module_& module) {
           "for a data axis that is not among the axes.")
       .def_static("parse", &Mesh::parse, nb::arg("text"), nb::kw_only(), nb::arg("data_axes") = nb::none(),
                   nb::sig("def parse(text: str, *, data_axes: collections.abc.Sequence[str] | None = None) -> Mesh"),
-                  "The mesh of a text such as 'dp=2,tp=2'.")
+                  "Returns the mesh that a text such as 'dp=2,tp=2' describes.")
       .def_static(
           "from_env", &mesh_of_job, nb::kw_only(), nb::arg("order") = nb::none(), nb::arg("data_axes") = nb::none(),
           nb::arg("axes"),
           nb::sig("def from_env(*, order: str | None = None, data_axes: collections.abc.Sequence[str] | None = None, "
                   "**axes: int) -> Mesh"),
-          "The mesh of this process's job, whose ranks world_size() counts: dp, unless a data axis is given, takes "
-          "those "
-          "that the other axes leave. `order` names the axes from the fastest to the slowest, whatever the order of "
-          "the "
-          "arguments: by default 'tp-sp-cp-ep-dp-pp', which is Megatron-LM's; dp stands there for all data axes that "
-          "`order` does not name. Raises InvalidArgument where the axes do not multiply to the job's size, and where "
-          "Megatron's process groups, if they are initialized, hold other ranks.")
+          "Returns the mesh of this process's job of world_size() ranks. Unless a data axis is passed, dp gets the "
+          "ranks that the other axes leave. `order` names the axes from the fastest to the slowest, whatever the order "
+          "of the arguments: by default 'tp-sp-cp-ep-dp-pp', as in Megatron-LM. There, dp means all data axes that "
+          "`order` does not name. Raises InvalidArgument if the axes do not multiply to the job's size, and if "
+          "Megatron's process groups are initialized with other ranks.")
       .def_static(
           "from_device_mesh", &mesh_of_devices, nb::arg("device_mesh"), nb::kw_only(),
           nb::arg("data_axes") = nb::none(),
           nb::sig(
               "def from_device_mesh(device_mesh: object, *, data_axes: collections.abc.Sequence[str] | None = None) "
               "-> Mesh"),
-          "The axes of a torch.distributed DeviceMesh; of one over some of the job's ranks, a mesh of their group. "
-          "Raises InvalidArgument for one without mesh_dim_names, or whose ranks do not rise row after row.")
-      .def_prop_ro("size", &Mesh::size, "Ranks in all.")
+          "Returns a mesh with the axes of a torch.distributed DeviceMesh. For a DeviceMesh over some of the job's "
+          "ranks, it is a mesh of their group. Raises InvalidArgument without mesh_dim_names, and unless the ranks "
+          "ascend in row-major order.")
+      .def_prop_ro("size", &Mesh::size, "Total number of ranks.")
       .def_prop_ro("axes", &axis_list, "Names and sizes, in order.")
       .def_prop_ro("data_axes", &Mesh::data_axes, "The axes along which batches differ, in order.")
-      .def_prop_ro("data_size", &Mesh::data_size, "Ranks along all data axes together.")
+      .def_prop_ro("data_size", &Mesh::data_size, "Number of ranks along all data axes together.")
       .def("data_coordinate", &Mesh::data_coordinate, nb::arg("rank"),
-           "Position of a rank along all data axes together, row-major.")
+           "Returns the position of a rank along all data axes together, row-major.")
       .def(
           "axis_size", [](const Mesh& mesh, const std::string& name) { return mesh.axis_size(axis_of(mesh, name)); },
           nb::arg("name"),
-          "Ranks along an axis; 1 for tp, cp, pp and others that share data where the mesh lacks them. Raises "
-          "InvalidArgument for another that it lacks.")
+          "Returns the number of ranks along an axis; 1 for an absent axis that shares data, such as tp, cp and pp. "
+          "Raises InvalidArgument for any other absent axis.")
       .def(
           "coordinate",
           [](const Mesh& mesh, int rank, const std::string& axis) {
             return mesh.coordinate(rank, axis_of(mesh, axis));
           },
-          nb::arg("rank"), nb::arg("axis"), "Position of a rank along an axis, which axis_size() accepts.")
+          nb::arg("rank"), nb::arg("axis"), "Returns the position of a rank along an axis that axis_size() accepts.")
       .def(
           "coordinate",
           [](nb::handle self, const std::string& axis) {
@@ -205,13 +204,14 @@ void bind_mesh(nb::module_& module) {
             return mesh.coordinate(own_rank(self), axis_of(mesh, axis));
           },
           nb::arg("axis"), nb::sig("def coordinate(self, axis: str) -> int"),
-          "Position of this process along an axis of a mesh that has the whole job's ranks, of a DeviceMesh's, or of "
-          "some axes of those. Raises InvalidArgument for another mesh, and outside the DeviceMesh.")
+          "Returns the position of this process along an axis of a mesh of the whole job, of a DeviceMesh, or of some "
+          "axes of either. Raises InvalidArgument for any other mesh, and on ranks outside the DeviceMesh.")
       .def(
           "group",
           [](const Mesh& mesh, int rank, const Mesh::Names& axes) { return mesh.group(rank, axes_named(mesh, axes)); },
           nb::arg("rank"), nb::arg("axes"),
-          "The ranks that differ from `rank` at most along these axes, which axis_size() accepts, ascending.")
+          "Returns the ranks that differ from `rank` only along these axes, ascending. axis_size() must accept the "
+          "axes.")
       .def(
           "group",
           [](nb::handle self, const Mesh::Names& axes) {
@@ -219,14 +219,13 @@ void bind_mesh(nb::module_& module) {
             return mesh.group(own_rank(self), axes_named(mesh, axes));
           },
           nb::arg("axes"), nb::sig("def group(self, axes: collections.abc.Sequence[str]) -> list[int]"),
-          "The ranks of the mesh that differ from this process's at most along these axes, as coordinate(axis) knows "
-          "it.")
+          "Returns the ranks of the mesh that differ from this process only along these axes, for the meshes that "
+          "coordinate(axis) accepts.")
       .def("__getitem__", &part_of_mesh, nb::arg("axes"),
            nb::sig("def __getitem__(self, axes: str | tuple[str, ...], /) -> Mesh"),
-           "The mesh of these axes alone, in this mesh's order, whose ranks are the positions along them. Raises "
-           "KeyError for "
-           "an axis that the mesh lacks.")
-      .def("describe", &Mesh::describe, nb::arg("rank"), "A rank's coordinates for people: 'dp0 tp1'.")
+           "Returns the mesh of only these axes, in this mesh's order, whose ranks are the positions along them. "
+           "Raises KeyError for an absent axis.")
+      .def("describe", &Mesh::describe, nb::arg("rank"), "Returns a rank's coordinates as text, such as 'dp0 tp1'.")
       .def(
           "__eq__",
           [](const Mesh& mesh, nb::handle other) {
@@ -247,8 +246,8 @@ void bind_mesh(nb::module_& module) {
             nb::module_::import_("levada.job.meshes").attr("check_groups")(mesh, "the process group", groups);
           },
           nb::sig("def check_groups(self, **groups: object) -> None"),
-          "Checks process groups of this process, by axis ('dp' for all data axes together), against the mesh of the "
-          "whole job. Raises InvalidArgument for one that has other ranks than the mesh.")
+          "Compares process groups of this process, by axis ('dp' for all data axes together), with the mesh of the "
+          "whole job. Raises InvalidArgument if a group has other ranks than the mesh.")
       .def("__repr__", [](const Mesh& mesh) {
         const auto text = mesh.to_string();
         if (mesh == Mesh::parse(text)) return fmt::format("Mesh.parse('{}')", text);

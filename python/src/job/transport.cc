@@ -194,10 +194,10 @@ void bind_transport(nb::module_& module) {
       "the others.")
       .def("room_for_body", &Link::room_for_body, nb::arg("sender"), nb::arg("header"),
            nb::sig("def room_for_body(self, sender: int, header: typing.Any) -> typing.Any"),
-           "Returns an array for the body that follows the header; None where none does, or where is_closed().")
+           "Returns an array for the body that follows the header; None if no body follows, or if is_closed().")
       .def("deliver", &Link::deliver, nb::arg("sender"), nb::arg("header"),
            nb::sig("def deliver(self, sender: int, header: typing.Any) -> None"),
-           "Takes a frame that has arrived; its body lies in the array that room_for_body() returned.")
+           "Delivers a received frame. Its body is in the array that room_for_body() returned.")
       .def("lost", &Link::lost, nb::arg("peers"), nb::arg("why"),
            nb::sig("def lost(self, peers: collections.abc.Sequence[int], why: str) -> None"),
            "Reports that these peers ended without their last frames, all at once.")
@@ -206,7 +206,7 @@ void bind_transport(nb::module_& module) {
            "Returns whether a peer's last frame has arrived, or it is lost.")
       .def("all_closed", &Link::all_closed, "Returns whether nothing is left to receive.")
       .def("has_failed", &Link::has_failed,
-           "Returns whether a rank is lost, or a group has ended for a cause and none has been made since.");
+           "Returns whether a rank is lost, or a group has ended for a cause and no group has been created since.");
   module.def(
       "join_over", &join_over, nb::arg("transport"), nb::arg("name"), nb::arg("rank"), nb::arg("host_of"),
       nb::arg("max_header_bytes"), nb::arg("degree") = default_degree,

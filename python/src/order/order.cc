@@ -31,10 +31,10 @@ void bind_order(nb::module_& module) {
   module.attr("PERMUTATION_VERSION") = Permutation::version;
   module.attr("MIX_VERSION") = Mix::version;
   module.def("derived_seed", &derived_seed, nb::arg("seed"), nb::arg("stream"),
-             "Returns a seed for the use that is numbered `stream`, one of those that a seed is put to.");
+             "Returns a seed derived for the use numbered `stream`.");
   module.def("item_seed", &item_seed, nb::arg("seed"), nb::arg("epoch"), nb::arg("position"),
-             "Returns the seed of what is random about the draw at a position of an epoch.");
-  nb::class_<SampleOrder>(module, "SampleOrder", "Which item each draw from some data sets is. One thread at a time.")
+             "Returns the seed of all random numbers for the draw at a position of an epoch.");
+  nb::class_<SampleOrder>(module, "SampleOrder", "Maps each draw from some data sets to an item. One thread at a time.")
       .def(
           "__init__",
           [](SampleOrder* self, const std::vector<Part>& parts, std::uint64_t seed, bool shuffle, bool mix,
@@ -47,9 +47,9 @@ void bind_order(nb::module_& module) {
           },
           nb::arg("parts"), nb::arg("seed"), nb::kw_only(), nb::arg("shuffle") = false, nb::arg("mix") = false,
           nb::arg("weights") = nb::bytes("", 0), nb::arg("draws") = 0,
-          "`parts`: name, number of items and share of each data set; `weights`: the bytes of one float64 for each "
-          "item, "
-          "to draw with replacement; `draws`: of an epoch, 0 for as many as there are items. Raises InvalidArgument.")
+          "`parts`: name, number of items and share of each data set. `weights`: the bytes of one float64 per item, to "
+          "draw with replacement. `draws`: the number of draws in an epoch; 0 means the number of items. Raises "
+          "InvalidArgument.")
       .def_prop_ro("items", &SampleOrder::items)
       .def_prop_ro("draws", &SampleOrder::draws)
       .def(

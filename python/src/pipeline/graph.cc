@@ -197,7 +197,7 @@ nb::list stages_of(const Graph& graph) {
 }  // namespace
 
 void bind_graph(nb::module_& module) {
-  nb::class_<Graph>(module, "Graph", "A pipeline's stages, the last of which is its end.")
+  nb::class_<Graph>(module, "Graph", "The stages of a pipeline up to an end stage.")
       .def_static(
           "stage", &add_stage, nb::arg("operation"), nb::arg("inputs"), nb::arg("arguments"), nb::arg("name"),
           nb::sig("def stage(operation: str, inputs: collections.abc.Sequence[Graph], arguments: dict[str, "
@@ -206,14 +206,14 @@ void bind_graph(nb::module_& module) {
           "\"source\" or \"corpus\".")
       .def("fork", &Graph::fork, nb::kw_only(), nb::arg("branches"), nb::arg("buffer"), nb::arg("name"))
       .def("colocate", &Graph::colocate, nb::arg("first"), nb::arg("last"),
-           "Makes one process run both stages, and all between.")
+           "Makes one process run both stages and all stages between them.")
       .def("stages", &stages_of, nb::sig("def stages(self) -> list[tuple[str, str, list[int]]]"),
-           "Name, operation and inputs of each.")
+           "Name, operation and inputs of each stage.")
       .def("place", &place, nb::arg("workers"), nb::arg("ordered"),
            nb::sig("def place(self, workers: int, ordered: bool) -> tuple[dict[str, str], str | None, str | None, "
                    "bool]"),
-           "Who runs each stage; the last stage of the dispatching process; whose items workers send; whether each "
-           "input item becomes one item.");
+           "Returns the kind of process that runs each stage, the last stage of the dispatching process, the last "
+           "stage of the workers, and whether each input item becomes one item.");
 }
 
 }  // namespace levada::python

@@ -397,7 +397,7 @@ std::pair<nb::list, std::size_t> copy(const PythonItemTraits& traits, const nb::
 }  // namespace
 
 void bind_pickling(nb::module_& module) {
-  nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), "Bytes that Levada holds.");
+  nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), "Memory owned by Levada.");
   nb::class_<Sink>(module, "PickleSink")
       .def("write", &Sink::write, nb::arg("data"))
       .def("keep", &Sink::keep, nb::arg("buffer"));
@@ -408,12 +408,13 @@ void bind_pickling(nb::module_& module) {
         auto hold = std::make_shared<Shared>(held);
         return Memory({reinterpret_cast<std::byte*>(address), size}, std::move(hold));
       },
-      nb::arg("address"), nb::arg("size"), nb::arg("owner"), "`size` bytes that `owner` has at `address`.");
-  nb::class_<PythonItemTraits>(module, "ItemTraits", "How items cross between the processes of a pipeline.")
+      nb::arg("address"), nb::arg("size"), nb::arg("owner"),
+      "Returns the `size` bytes at `address`, which `owner` keeps alive.");
+  nb::class_<PythonItemTraits>(module, "ItemTraits", "Copies items between the processes of a pipeline.")
       .def(nb::init<>())
       .def("copy", &copy, nb::arg("items"),
            nb::sig("def copy(self, items: list[typing.Any]) -> tuple[list[typing.Any], int]"),
-           "What another process gets of some items, and how many bytes lie beside their pickle.");
+           "Returns items as another process receives them, and the number of their bytes outside the pickle.");
 }
 
 }  // namespace levada::python

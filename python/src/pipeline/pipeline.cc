@@ -416,32 +416,33 @@ class Epoch {
 }  // namespace
 
 void bind_pipeline(nb::module_& module) {
-  nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that gives its items.")
+  nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that returns its items.")
       .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("at"), nb::arg("cursor").none(),
            nb::sig("def reset(self, epoch: int, items: int, at: int, cursor: typing.Any) -> None"),
-           "Begins an epoch after its first `items`; a cursor is after the first `at` of them.")
+           "Begins an epoch after its first `items` items. A cursor is after the first `at` of these.")
       .def("take_over", &Consumer::take_over, nb::arg("lost"),
-           "Begins where another consumer, whose processes are lost, gave its last item.")
-      .def_prop_ro("given", &Consumer::given, "Items of this epoch.")
+           "Resumes after the last item of another consumer, whose processes are lost.")
+      .def_prop_ro("given", &Consumer::given, "Number of items returned in this epoch.")
       .def("limit", &Consumer::limit, nb::arg("items"))
       .def("pause", &Consumer::pause)
       .def("resume", &Consumer::resume)
       .def_prop_ro("paused", &Consumer::paused)
       .def("save", &Consumer::save, nb::sig("def save(self) -> tuple[int, int, typing.Any]"),
-           "Returns how many items have been given; how many had been given at the latest exact cursor; and that "
-           "cursor, "
-           "None for the first item.")
+           "Returns the number of items returned so far, the number at the latest exact cursor, and that cursor; None "
+           "means the first item.")
       .def("begin_close", &Consumer::begin_close,
-           "Has another thread's call end and lets none begin; False where this thread's own call is to do what "
-           "follows.")
+           "Ends another thread's call and prevents further ones. Returns False if a call of this thread is in "
+           "progress, which must then close the run.")
       .def("await_others", &Consumer::await_others, "Waits until no other thread is in a call.")
-      .def("must_close", &Consumer::must_close, "Whether closing has been left to this thread; once.")
+      .def("must_close", &Consumer::must_close,
+           "Returns True once after each begin_close() that left the closing to this thread.")
       .def("shutdown", &Consumer::shutdown, nb::arg("grace"))
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
            nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))
-      .def("metrics", &Consumer::metrics, nb::arg("graph"), nb::arg("labels"), "Each with these labels.")
+      .def("metrics", &Consumer::metrics, nb::arg("graph"), nb::arg("labels"),
+           "Returns the metrics, each with these labels.")
       .def("report", &Consumer::report, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),
-           "What each process has done and when, encoded.");
+           "Returns the recorded activity of each process, encoded.");
   module.def(
       "show_graph",
       [](const Graph& graph, const std::string& format, int workers, bool ordered, const Consumer* at_work) {
@@ -449,24 +450,23 @@ void bind_pipeline(nb::module_& module) {
         return show(graph, format, workers, ordered, stats ? &*stats : nullptr);
       },
       nb::arg("graph"), nb::arg("format"), nb::arg("workers"), nb::arg("ordered"), nb::arg("at_work").none(),
-      "The stages and their processes; of one at work also which stage is the bottleneck.");
+      "Returns the stages and their processes; for a running pipeline, also its bottleneck.");
   nb::class_<Epoch>(module, "Epoch", "The items of one epoch.")
       .def(nb::init<nb::object, std::shared_ptr<Consumer>>(), nb::arg("run"), nb::arg("consumer"))
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Epoch"))
       .def("__next__", &Epoch::next, nb::sig("def __next__(self) -> typing.Any"));
-  module.def(
-      "consume", &make_consumer, nb::arg("job").none(), nb::arg("graph"), nb::arg("options"), nb::arg("place"),
-      nb::arg("name"), nb::arg("all_ranks").none(), nb::arg("name_among_ranks"),
-      nb::sig("def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], "
-              "name: str, all_ranks: Membership | None, name_among_ranks: str) -> Consumer"),
-      "The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it. "
-      "name_among_ranks: tells it from other pipelines that the same ranks run.");
+  module.def("consume", &make_consumer, nb::arg("job").none(), nb::arg("graph"), nb::arg("options"), nb::arg("place"),
+             nb::arg("name"), nb::arg("all_ranks").none(), nb::arg("name_among_ranks"),
+             nb::sig("def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], "
+                     "name: str, all_ranks: Membership | None, name_among_ranks: str) -> Consumer"),
+             "Returns the consumer of a pipeline, whose other processes are `job`. place: the rank and the number of "
+             "ranks that run the pipeline. name_among_ranks: distinguishes it from other pipelines of the same ranks.");
   module.def("serve", &serve, nb::arg("job"), nb::arg("graph"), nb::arg("options"), nb::arg("place"), nb::arg("name"),
              nb::arg("begin_epoch").none(),
              nb::sig("def serve(job: Membership, graph: Graph, options: object, place: tuple[int, int], name: str, "
                      "begin_epoch: object | None) -> None"),
-             "What the dispatching process and the workers do.");
+             "Runs the dispatching process or a worker.");
 }
 
 }  // namespace levada::python

@@ -395,9 +395,10 @@ void bind_stages(nb::module_& module) {
   nb::class_<OpenContext>(module, "OpenContext", "The parameters with which a process opens its copy of a stage.")
       .def_ro("epoch", &OpenContext::epoch)
       .def_ro("pass_number", &OpenContext::pass_number,
-              "The epoch of the pipeline and the number of the pass of each repeat() around, the outermost first.")
-      .def_ro("shared_seed", &OpenContext::shared_seed, "Of the epoch; the same in all processes of all ranks.")
-      .def_ro("own_seed", &OpenContext::own_seed, "Of the epoch, the rank and the worker.")
+              "The epoch of the pipeline, and the number of the pass of each enclosing repeat(), the outermost first.")
+      .def_ro("shared_seed", &OpenContext::shared_seed,
+              "The seed of the epoch, the same in all processes of all ranks.")
+      .def_ro("own_seed", &OpenContext::own_seed, "The seed of the epoch, the rank and the worker.")
       .def_prop_ro("among_ranks", [part](const OpenContext& open_context) { return part(open_context.among_ranks); })
       .def_prop_ro("among_all", [part](const OpenContext& open_context) { return part(open_context.among_all); });
   nb::class_<StageIterator>(module, "StageIterator", "The items of a stage.")

@@ -238,14 +238,13 @@ class PythonBucketer {
 }  // namespace
 
 void bind_reduce(nb::module_& module) {
-  nb::class_<ReduceHandle>(module, "ReduceHandle", "A result that may be still to come.")
+  nb::class_<ReduceHandle>(module, "ReduceHandle", "A future result.")
       .def("done", &ReduceHandle::done, "Returns whether the reduction has ended, with a result or with an exception.")
       .def("wait", &ReduceHandle::wait, nb::sig("def wait(self) -> typing.Any"),
-           "Waits for the result. If the input's bucket is open, launches it and those of its group that were opened "
-           "before it: all ranks of the group must do so at the same place. Raises the reduction's exception.")
+           "Waits for the result. If the input's bucket is open, launches it and all buckets of its group that were "
+           "opened earlier; all ranks of the group must do so at the same point. Raises the reduction's exception.")
       .def("get", &ReduceHandle::get, nb::sig("def get(self) -> typing.Any"),
-           "The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument if "
-           "the "
+           "Returns the result of a launched input, on any thread. Runs no callback. Raises InvalidArgument if the "
            "bucket is open.");
   nb::class_<Bucketing>(module, "Bucketing", "Decides when buckets are launched: the same on all ranks.")
       .def(nb::init<std::int64_t>(), nb::arg("capacity"))
@@ -256,12 +255,13 @@ void bind_reduce(nb::module_& module) {
             return std::tuple(placement.close, placement.alone);
           },
           nb::arg("group"), nb::arg("key"), nb::arg("bytes"),
-          "Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.")
+          "Places an input. Returns the key of the bucket to launch first, and whether to launch the input separately.")
       .def("take_back", &Bucketing::take_back, nb::arg("key"), nb::arg("bytes"),
-           "Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.")
+           "Removes the last input, which must not be one to launch separately. A bucket that it closed stays closed.")
       .def("flush", &Bucketing::flush, "Closes all buckets. Returns their keys in the order in which they were opened.")
       .def("flush_through", &Bucketing::flush_through, nb::arg("key"),
-           "The same, for the bucket of `key` and those of its group that were opened before it.");
+           "Closes the bucket of `key` and all buckets of its group that were opened earlier. Returns their keys in "
+           "this order.");
   nb::class_<PythonBucketer>(module, "Bucketer", "Reduces tensors of groups of ranks in buckets.")
       .def(nb::init<double, int, double, std::string, int>(), nb::kw_only(), nb::arg("capacity_mb"),
            nb::arg("in_flight"), nb::arg("timeout"), nb::arg("name"), nb::arg("job_rank"))
@@ -275,7 +275,7 @@ void bind_reduce(nb::module_& module) {
                    "typing.Any"))
       .def("flush", &PythonBucketer::flush)
       .def("teardown", &PythonBucketer::teardown)
-      .def("close", &PythonBucketer::close, "Cancels what has not been reduced. Nothing else can be called afterwards.")
+      .def("close", &PythonBucketer::close, "Cancels pending reductions. Must be the last call.")
       .def_prop_ro("stats", &PythonBucketer::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 

@@ -165,15 +165,16 @@ void bind_history(nb::module_& module) {
              nb::sig("def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, typing.Any], rank: dict[str, "
                      "typing.Any], trace: "
                      "bytes, pipeline: bytes | None, *, page: str, trace_file: str, timeout: float) -> None"),
-             "Writes a page and a trace, where they are named, of what all ranks did. Collective.");
+             "Writes a page and a trace of all ranks' activity, if their files are named. Collective.");
   module.def("write_pipeline_history", &write_pipeline_history, nb::arg("pipeline"), nb::kw_only(), nb::arg("page"),
-             nb::arg("trace_file"), "Writes a page and a trace, where they are named, of a pipeline alone.");
+             nb::arg("trace_file"),
+             "Writes a page and a trace of a pipeline without a feed, if their files are named.");
   module.def(
       "check_history_files",
       [](const std::string& page, const std::string& trace_file) {
         cli::check_outputs(cli::outputs_of({.report = page, .trace = trace_file}));
       },
-      nb::arg("page"), nb::arg("trace_file"), "Raises InvalidArgument where a file cannot be written.");
+      nb::arg("page"), nb::arg("trace_file"), "Raises InvalidArgument if a file cannot be written.");
 }
 
 }  // namespace levada::python
