@@ -559,17 +559,17 @@ class Handoff(Source):
 
     def wanted(self) -> tuple[int, int, list[int], bool] | None:
         """
-        Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), or 0; and which of those taken last to make one item of; and whether to prepare the last item once more. Without the latter three: the next item. None when there is no more to do.
+        Blocks until something is requested. Returns the number of items to skip; the number to take then, for report_sizes(), or 0; the indexes of the last taken items to make one item of; and whether to prepare the last item again. If the latter three are empty, the next item is requested. Returns None if there are no further requests.
         """
 
     def report_sizes(self, sizes: Sequence[tuple[int, int, int, int, int]], state: tuple[bytes, str, int] | None, digest: int) -> None:
         """
-        Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how many positions are padding. state: as of prepare().
+        Reports the sizes of the taken items, of which there are fewer than requested only at the end: positions in a row, their square, two weights, and the number of positions that are padding. state: as for prepare().
         """
 
     def prepare(self, batch: object, state: tuple[bytes, str, int] | None, digest: int | None, *, allow_pickle: bool = False) -> None:
         """
-        The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). state: what pack_state() made of the loader's, or b""; why it could not; and how many items have come since. None where the loader has not been asked since the last one. digest: what stands for the item in states; None: digest_of() it.
+        Sets the item that give() delivers. Its memory is used until the next wanted(). state: the loader's state as packed by pack_state(), or b"" and the reason why it could not be packed; and the number of items since. None if the loader has not been asked for a state since the last one. digest: represents the item in states; None means digest_of() the item. Raises TypeError for an item that cannot cross.
         """
 
     def report_progress(self, number: int, all: int) -> None:
@@ -595,7 +595,7 @@ class Handoff(Source):
 
 def digest_of(item: object, *, allow_pickle: bool = False) -> int:
     """
-    Returns an even number below 2**62 that differs between items of other values. Reads a part of long tensors. Raises TypeError for what cannot cross.
+    Returns an even number below 2**62 that differs between items with different values. Reads a part of long tensors. Raises TypeError for an item that cannot cross.
     """
 
 def unopened(kind: str, message: str) -> Source: ...
@@ -614,7 +614,7 @@ def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int,
 
 def corpus_position(cursor: bytes) -> tuple[int, int]:
     """
-    Returns the next sample, and how many samples before it wait for a later step.
+    Returns the next sample, and the number of earlier samples that wait for a later step.
     """
 
 class BalancedBy:
@@ -654,7 +654,7 @@ class Pass:
 
     def await_loss(self) -> tuple[int, str, str] | None:
         """
-        Blocks until another rank's end keeps this one from finishing the pass while no call of it is under way. Returns that rank or -1, the exception or how it ended, and a line that tells of it; None once the pass has ended on this rank.
+        Blocks until the end of another rank prevents this one from finishing the pass, while this rank has no call in progress. Returns that rank or -1, its exception or how it ended, and a line that reports it; None once the pass has ended on this rank.
         """
 
     def post_place(self) -> None:
@@ -702,7 +702,7 @@ class Pass:
 
     def position(self) -> tuple[int, bytes, int, int]:
         """
-        Returns how many steps have been taken whole, the cursor behind them, and of an iterable the number and the digest of the last item in them, or -1 and 0. Raises Unsupported.
+        Returns the number of complete steps, the cursor after them, and for an iterable the number and the digest of their last item, or -1 and 0. Raises Unsupported.
         """
 
     @property

@@ -119,7 +119,7 @@ def test_only_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path) 
     for mine in told:
         assert [(each["kind"], each["step"]) for each in mine] == [("SourceError", 1)] * 2 + [("InvalidArgument", 1)]
         assert "item 1 has 3 rows where a step takes 4, and is not the last" in mine[0]["text"]
-        assert "item 1 has 5 rows where a step takes 4; give batches of batch x dp rows" in mine[1]["text"]
+        assert "item 1 has 5 rows where a step takes 4; yield batches of batch x dp rows" in mine[1]["text"]
         assert "x has 3 along dim 0, which dp=2 does not divide" in mine[2]["text"]
 
 

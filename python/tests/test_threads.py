@@ -117,7 +117,7 @@ def test_close_waits_for_a_local_stage_with_a_limit_and_ends_the_others(tmp_path
             try:
                 run.close()
             except levada.Timeout as error:
-                assert "does not come out of a stage" in str(error)
+                assert "has not left one of its stages" in str(error)
                 assert not multiprocessing.active_children()
                 go_on.set()
                 return "timed out"

@@ -51,5 +51,5 @@ def test_a_mesh_is_made_of_a_device_mesh() -> None:
     assert levada.Mesh.from_device_mesh(DeviceMesh([[1, 3, 5]], ("dp", "tp"))) == levada.Mesh(dp=1, tp=3)
     with pytest.raises(levada.InvalidArgument, match="name its axes"):
         levada.Mesh.from_device_mesh(DeviceMesh([[0, 1]], None))
-    with pytest.raises(levada.InvalidArgument, match="rising order"):
+    with pytest.raises(levada.InvalidArgument, match="ascend in row-major order"):
         levada.Mesh.from_device_mesh(DeviceMesh([[0, 2], [1, 3]], ("dp", "tp")))

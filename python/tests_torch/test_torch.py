@@ -104,7 +104,7 @@ def test_aliases_come_back_aliased() -> None:
 def test_the_error_names_a_tensor_that_is_not_dense_on_the_cpu() -> None:
     with pytest.raises(TypeError, match=r"^batch\['a'\]\[0\] cannot cross between ranks: its layout is torch.sparse_coo"):
         levada.pack({"a": [torch.eye(3).to_sparse()]})
-    with pytest.raises(levada.Unsupported, match=r"lies on meta; batches are made on the CPU"):
+    with pytest.raises(levada.Unsupported, match=r"is on meta; batches must be on the CPU"):
         levada.pack(torch.empty(3, device="meta"))
 
 

@@ -26,7 +26,7 @@ void* const* find_functions() {
     if (PyCapsule_CheckExact(table.ptr()) == 0) continue;
     return static_cast<void* const*>(PyCapsule_GetPointer(table.ptr(), PyCapsule_GetName(table.ptr())));
   }
-  throw Unsupported("this numpy does not give out its functions for C");
+  throw Unsupported("this numpy does not export its C functions");
 }
 
 /// Returns numpy's own dtype, or one of ml_dtypes.
@@ -38,7 +38,7 @@ nb::object find_descriptor(DType dtype) {
   const nb::object module = is_own ? numpy : imported("ml_dtypes");
   const nb::object type = nb::getattr(module, name == "bool" ? "bool_" : name.c_str(), nb::none());
   if (!type.is_none() && dtype.is_byte_sized()) return numpy.attr("dtype")(type);
-  throw Unsupported(fmt::format("numpy has no {} of its own; import ml_dtypes on every rank", name));
+  throw Unsupported(fmt::format("numpy has no dtype {}; import ml_dtypes on every rank", name));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ FlatTree read_whole(Bytes message) {
 class Within {
  public:
   explicit Within(int& depth) : depth_(depth) {
-    if (depth_ == max_tree_depth) throw Unsupported(fmt::format("messages lie within one another {} deep", depth_));
+    if (depth_ == max_tree_depth) throw Unsupported(fmt::format("messages are nested {} deep", depth_));
     ++depth_;
   }
   ~Within() { --depth_; }

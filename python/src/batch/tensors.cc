@@ -71,12 +71,12 @@ std::shared_ptr<const void> owner_of(Object object) {
 Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& path) {
   Incoming array;
   if (!nb::try_cast(nb::borrow(value), array)) {
-    refuse(path, fmt::format("{} gives no memory of this machine's through DLPack or the buffer protocol",
+    refuse(path, fmt::format("{} provides no host memory through DLPack or the buffer protocol",
                              text_of(nb::handle(Py_TYPE(value.ptr())))));
   }
   const auto given = array.dtype();
   const DType own = dtype.value_or(DType{given.code, given.bits, given.lanes});
-  if (!own.is_known() || array.ndim() > Shape::max_rank) refuse(path, "DLPack has no words for its dtype or rank");
+  if (!own.is_known() || array.ndim() > Shape::max_rank) refuse(path, "DLPack cannot describe its dtype or rank");
   const Shape shape(std::span(array.shape_ptr(), array.ndim()));
   const Shape strides(std::span(array.stride_ptr(), array.ndim()));
   const auto* data = static_cast<const std::byte*>(array.data());
@@ -191,7 +191,7 @@ Tensor from_torch(nb::handle value, const std::string& path) {
   nb::object tensor = value.attr("detach")();
   const auto device = text_of(tensor.attr("device").attr("type"));
   // Even if pickled, it would arrive on the device of the rank that made it.
-  if (device != "cpu") throw Unsupported(fmt::format("{} lies on {}; batches are made on the CPU", path, device));
+  if (device != "cpu") throw Unsupported(fmt::format("{} is on {}; batches must be on the CPU", path, device));
   if (text_of(tensor.attr("layout")) != "torch.strided") {
     refuse(path, fmt::format("its layout is {}; make it dense", text_of(tensor.attr("layout"))));
   }
@@ -350,7 +350,7 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
   if (kind == TensorKind::torch) {
     if (!is_plain_torch(value)) {
       const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
-      refuse(path, fmt::format("a {} is more than its elements; give {}", type, plain_form(value)));
+      refuse(path, fmt::format("a {} is more than its elements; pass {}", type, plain_form(value)));
     }
     auto plain = plain_tensor(value);
     return plain ? *std::move(plain) : from_torch(value, path);
@@ -360,7 +360,7 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
   if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
   const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
   if (type != "ndarray" && type != "memmap") {
-    refuse(path, fmt::format("a {} is more than its elements; give {}", type, plain_form(value)));
+    refuse(path, fmt::format("a {} is more than its elements; pass {}", type, plain_form(value)));
   }
   return from_array(value, path);
 }

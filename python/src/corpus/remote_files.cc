@@ -24,7 +24,7 @@ namespace {
 template <typename Act>
 auto call(const std::string& action, const std::string& url, const Act& act) {
   const PythonCall python;
-  if (!python) throw SourceError("this process ends, and reads no remote files any more");
+  if (!python) throw SourceError("this process is ending and no longer reads remote files");
   try {
     return act();
   } catch (const nb::python_error& error) {

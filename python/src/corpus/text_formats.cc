@@ -39,7 +39,7 @@ class PythonTextReader final : public TextReader {
       rethrow(error);
       throw SourceError(fmt::format("{} cannot be read: {}", path_, describe(error)));
     } catch (const nb::cast_error&) {
-      throw SourceError(fmt::format("{} cannot be read: its reader returned something else than texts", path_));
+      throw SourceError(fmt::format("{} cannot be read: its reader did not return texts", path_));
     }
   }
   std::string place() const override { return place_; }

@@ -143,7 +143,7 @@ Tensor tensor_of(Samples& samples, const TensorLibraries& libraries, nb::handle 
   const int traits = static_cast<int>(libraries.torch_kind(value, tensor.view())) & TorchTraits::all;
   if ((traits & (TorchTraits::requires_grad | TorchTraits::parameter)) != 0) {
     const char* what = (traits & TorchTraits::parameter) != 0 ? "is a torch.nn.Parameter" : "requires gradients";
-    throw nb::type_error(fmt::format("{} {}, which does not cross; give detach() of it", path, what).c_str());
+    throw nb::type_error(fmt::format("{} {}, which cannot cross; pass its detach()", path, what).c_str());
   }
   samples.kind = kind;
   return tensor;
@@ -202,7 +202,7 @@ Samples make(std::vector<std::string> ids, const nb::dict& fields, const nb::dic
   for (const auto& [key, lengths] : seqlens) {
     const auto name = name_of(key, "seqlens");
     if (fields.contains(key)) continue;
-    throw InvalidArgument(fmt::format("seqlens has key {}, fields has not", name));
+    throw InvalidArgument(fmt::format("seqlens has key {}, but fields does not", name));
   }
   if (values.size() != 0 && values.size() != samples.batch.size()) {
     throw InvalidArgument(fmt::format("there are {} values for {} samples", values.size(), samples.batch.size()));
@@ -249,7 +249,7 @@ std::vector<Samples> split(const Samples& samples, nb::handle parts) {
   if (nb::try_cast(parts, counts)) return with_kind(samples.batch.split(counts), samples.kind);
   Partition partition;
   if (nb::try_cast(parts, partition)) return with_kind(samples.batch.split(partition), samples.kind);
-  throw nb::type_error("parts are neither counts nor lists of positions, which count from 0");
+  throw nb::type_error("parts must be counts, or lists of positions from 0 on");
 }
 
 Samples select(const Samples& samples, const std::optional<std::vector<std::string>>& ids,

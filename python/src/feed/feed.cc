@@ -338,7 +338,7 @@ class Pass {
     auto now = IterableCursor::decode(cursor);
     if (!now.state && loader_) now.state = std::move(loader_->state);
     if (!now.state && !now.is_counted)
-      throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not come");
+      throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not arrived");
     loader_ = std::move(now);
   }
 
@@ -451,9 +451,9 @@ void bind_feed(nb::module_& module) {
       .def("close", &Pass::close, nb::arg("reason") = "",
            "Leaves the feed. `reason`: the exception that makes this rank leave, for the errors of the others.")
       .def("await_loss", &Pass::await_loss, nb::sig("def await_loss(self) -> tuple[int, str, str] | None"),
-           "Blocks until another rank's end keeps this one from finishing the pass while no call of it is under way. "
-           "Returns that rank or -1, the exception or how it ended, and a line that tells of it; None once the pass "
-           "has ended on this rank.")
+           "Blocks until the end of another rank prevents this one from finishing the pass, while this rank has no "
+           "call in progress. Returns that rank or -1, its exception or how it ended, and a line that reports it; None "
+           "once the pass has ended on this rank.")
       .def("post_place", &Pass::post_place,
            "Posts the position of the stalled thread on the board, for ranks that wait.")
       .def("request_stop", &Pass::request_stop)
@@ -469,8 +469,8 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("whole_steps", &Pass::whole_steps)
       .def_prop_ro("balance", &Pass::balance, "The work of the steps that this rank planned, if any.")
       .def("position", &Pass::position,
-           "Returns how many steps have been taken whole, the cursor behind them, and of an iterable the number and "
-           "the digest of the last item in them, or -1 and 0. Raises Unsupported.")
+           "Returns the number of complete steps, the cursor after them, and for an iterable the number and the digest "
+           "of their last item, or -1 and 0. Raises Unsupported.")
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
       .def_prop_ro("trace", &Pass::trace, "The recorded trace, encoded.")
       .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))

@@ -179,7 +179,7 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
     return std::nullopt;
   }
   const auto skipped = item - position_;
-  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", item));
+  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot return item {} again", item));
   {
     const std::lock_guard lock(mutex_);
     position_ = item + 1;
@@ -190,7 +190,7 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   if (cuts_rows_) expect_rows(tree);
   if (!counts_rows_) return tree;
   const auto rows = rows_of(flatten(tree));
-  if (!rows) throw SourceError("an item has no tensor whose rows could be counted; leave out batch_size=");
+  if (!rows) throw SourceError("an item has no tensor whose rows could be counted; omit batch_size=");
   if (*rows != samples_) {
     // Determining whether it is the last one requires another request, before which borrowed memory must be returned.
     auto* blocks = dynamic_cast<BlockMemory*>(&memory);
@@ -227,7 +227,7 @@ std::int64_t Handoff::num_rows(const FlatTree& batch, std::int64_t samples) cons
 std::vector<SampleSize> Handoff::sizes(std::int64_t first, std::int64_t count) {
   if (size()) return {};
   const auto skipped = first - position_;
-  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", first));
+  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot return item {} again", first));
   {
     const std::lock_guard lock(mutex_);
     position_ = taken_ = first;
@@ -244,7 +244,7 @@ Tree Handoff::gather(std::span<const std::int64_t> samples, Memory& memory) {
 
 void Handoff::expect_last(std::int64_t rows) {
   const auto what = fmt::format("item {} has {} rows where a step takes {}", position_ - 1, rows, samples_);
-  if (rows > samples_) throw SourceError(what + "; give batches of batch x dp rows");
+  if (rows > samples_) throw SourceError(what + "; yield batches of batch x dp rows");
   if (expect<Item>({.gathered = {}})) throw SourceError(what + ", and is not the last: only that may have fewer");
   const std::lock_guard lock(mutex_);
   lacking_ = samples_ - rows;

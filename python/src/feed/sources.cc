@@ -134,23 +134,22 @@ void bind_sources(nb::module_& module) {
            nb::arg("position"), nb::arg("activity"), nb::arg("counts_rows"), nb::arg("cuts_rows") = false,
            nb::arg("is_by_number") = false)
       .def("wanted", &wanted,
-           "Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), "
-           "or 0; and "
-           "which of those taken last to make one item of; and whether to prepare the last item once more. Without "
-           "the latter three: the next item. None when there is no more to do.")
-      .def("report_sizes", &report_sizes, nb::arg("sizes"), nb::arg("state").none(), nb::arg("digest"),
-           "Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how "
-           "many positions are padding. state: "
-           "as "
-           "of prepare().")
+           "Blocks until something is requested. Returns the number of items to skip; the number to take then, for "
+           "report_sizes(), or 0; the indexes of the last taken items to make one item of; and whether to prepare the "
+           "last item again. If the latter three are empty, the next item is requested. Returns None if there are no "
+           "further requests.")
+      .def(
+          "report_sizes", &report_sizes, nb::arg("sizes"), nb::arg("state").none(), nb::arg("digest"),
+          "Reports the sizes of the taken items, of which there are fewer than requested only at the end: positions in "
+          "a row, their square, two weights, and the number of positions that are padding. state: as for prepare().")
       .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::arg("digest").none(),
            nb::kw_only(), nb::arg("allow_pickle") = false,
            nb::sig("def prepare(self, batch: object, state: tuple[bytes, str, int] | None, digest: int | None, *, "
                    "allow_pickle: bool = False) -> None"),
-           "The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). "
-           "state: what pack_state() made of the loader's, or b\"\"; why it could not; and how many items have come "
-           "since. None where the loader has not been asked since the last one. digest: what stands for the item in "
-           "states; None: digest_of() it.")
+           "Sets the item that give() delivers. Its memory is used until the next wanted(). state: the loader's state "
+           "as packed by pack_state(), or b\"\" and the reason why it could not be packed; and the number of items "
+           "since. None if the loader has not been asked for a state since the last one. digest: represents the item "
+           "in states; None means digest_of() the item. Raises TypeError for an item that cannot cross.")
       .def("report_progress", &Handoff::report_progress, nb::arg("number"), nb::arg("all"),
            "Posts that item `number` of `all` is being read again, so that no rank's wait times out.")
       .def("give", &Handoff::give, nb::call_guard<nb::gil_scoped_release>(),
@@ -163,8 +162,8 @@ void bind_sources(nb::module_& module) {
            "Reports that the iterator raised. is_argument: the item was an invalid argument.");
   module.def("digest_of", &digest_of, nb::arg("item").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def digest_of(item: object, *, allow_pickle: bool = False) -> int"),
-             "Returns an even number below 2**62 that differs between items of other values. Reads a part of long "
-             "tensors. Raises TypeError for what cannot cross.");
+             "Returns an even number below 2**62 that differs between items with different values. Reads a part of "
+             "long tensors. Raises TypeError for an item that cannot cross.");
   module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
   module.def(
       "pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
@@ -183,7 +182,7 @@ void bind_sources(nb::module_& module) {
         const auto cursor = StepCursor::decode(view_of(bytes));
         return std::pair(Cursor::decode(cursor.source).next, cursor.delayed.size());
       },
-      nb::arg("cursor"), "Returns the next sample, and how many samples before it wait for a later step.");
+      nb::arg("cursor"), "Returns the next sample, and the number of earlier samples that wait for a later step.");
 }
 
 }  // namespace levada::python

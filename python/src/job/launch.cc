@@ -64,7 +64,7 @@ Membership join(const std::string& engine, double timeout) {
 Secret secret_of(const nb::bytes& bytes) {
   Secret secret;
   if (bytes.size() != secret.size()) {
-    throw InvalidArgument(fmt::format("a secret has {} bytes, got {}", secret.size(), bytes.size()));
+    throw InvalidArgument(fmt::format("a secret must have {} bytes, got {}", secret.size(), bytes.size()));
   }
   std::ranges::copy(view_of(bytes), secret.begin());
   return secret;

@@ -59,11 +59,12 @@ Mesh mesh_of_job(const std::optional<std::string>& order, const Names& data_axes
 /// The mesh stores this process's coordinates in the DeviceMesh for own_rank(), or None if the process is not in it.
 nb::object mesh_of_devices(nb::handle device_mesh, const Names& data_axes) {
   const nb::object names = device_mesh.attr("mesh_dim_names");
-  if (names.is_none()) throw InvalidArgument("the device mesh has no mesh_dim_names; name its axes, as ('dp', 'tp')");
+  if (names.is_none())
+    throw InvalidArgument("the device mesh has no mesh_dim_names; name its axes, such as ('dp', 'tp')");
   const nb::object ranks = device_mesh.attr("mesh");
   const auto order = nb::cast<std::vector<int>>(ranks.attr("flatten")().attr("tolist")());
   if (!std::is_sorted(order.begin(), order.end())) {
-    throw InvalidArgument("the device mesh does not list its ranks in rising order, row after row, as a Mesh does");
+    throw InvalidArgument("the ranks of the device mesh must ascend in row-major order, as in a Mesh");
   }
   std::vector<Axis> axes;
   const auto sizes = nb::cast<std::vector<int>>(nb::list(ranks.attr("shape")));

@@ -206,7 +206,7 @@ class Consumer {
   void await_others() const {
     wait_for_others(taking_, Deadline::after(patience));
     if (taking_.is_free()) return;
-    throw Timeout("another thread does not come out of a stage of this pipeline, which therefore cannot be closed");
+    throw Timeout("this pipeline cannot be closed, because another thread has not left one of its stages");
   }
   /// Returns true once for each begin_close() that left the closing to the caller.
   bool must_close() { return std::exchange(must_close_, false); }

@@ -142,7 +142,7 @@ class PythonIterator : public pipeline::Iterator {
     auto& [iterator, state_dict, at] = *opened_;
     while (at < start_.num_outputs && next_of(iterator)) ++at;
     if (at >= restored) return at - restored;
-    throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", restored, at));
+    throw InvalidArgument(fmt::format("the state is of item {}, but the iterable has only {}", restored, at));
   }
 
   /// Returns nothing if the iterable has no state or none that can be kept; it then skips the items that it has
@@ -278,7 +278,8 @@ class TransformIterator final : public PythonIterator {
     return resumed(open_.get()(iterators, open_context_), start);
   }
   void restore_inputs(const std::vector<Cursor>& cursors) {
-    if (cursors.size() != inputs_.size()) throw InvalidArgument("a state is of a transform with other inputs");
+    if (cursors.size() != inputs_.size())
+      throw InvalidArgument("the state belongs to a transform with a different number of inputs");
     for (std::size_t at = 0; at < inputs_.size(); ++at) inputs_[at]->restore(cursors[at]);
   }
   std::vector<Cursor> save_inputs() const override {
