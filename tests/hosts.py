@@ -40,7 +40,7 @@ srun runs, with RANK=$SLURM_PROCID."""
 
 
 class Unavailable(Exception):
-    """Hosts cannot be created here; the text says why."""
+    """Hosts cannot be created here, for the reason in the text."""
 
 
 class Traffic(NamedTuple):
@@ -234,7 +234,7 @@ class Host:
         return [pid for pid in found if pid != self._namespace.pid]
 
     def left(self, beside: Sequence[int] = ()) -> list[str]:
-        """Lists what jobs have left here: processes other than those in `beside`, shared memory and sockets."""
+        """Lists leftovers of jobs: processes other than those in `beside`, shared memory and sockets."""
         here = pathlib.Path(f"/proc/{self._namespace.pid}")
         found = [f"process {pid}: {_text(f'/proc/{pid}/cmdline')}" for pid in self.processes() if pid not in beside]
         for pid in beside:
@@ -384,7 +384,7 @@ class Hosts:
         path.chmod(0o755)
 
     def left(self, beside: Sequence[int] = (), within: float = 10.0) -> list[str]:
-        """Lists what jobs have left on any host. Waits up to `within` seconds until nothing is left."""
+        """Lists leftovers of jobs on any host. Waits up to `within` seconds until there are none."""
         until = time.monotonic() + within
         while True:
             found = [f"{host.name}: {each}" for host in self for each in host.left(beside)]

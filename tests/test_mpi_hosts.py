@@ -186,7 +186,7 @@ def test_a_stopped_rank_is_awaited(hosts: several.Hosts, agent: pathlib.Path, mp
     until = time.monotonic() + 60.0
     while not (stopped := ranks_of(hosts[1], "T")) and time.monotonic() < until:
         time.sleep(0.05)
-    time.sleep(6.0)  # twice as long as a host may be silent
+    time.sleep(6.0)  # twice the time that a host may be silent
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
     status, lines, errors = finish(job, 60)

@@ -146,7 +146,7 @@ def plan(
     the same on every rank, and on a controller that is not a rank.
 
     - `cut_keys`: keys of which a destination with a part of the sequence receives only that part.
-    - `allow_absent`: lets samples lack some or all keys. They arrive without these, or not at all if they have none.
+    - `allow_absent`: allows samples to lack some or all keys. They arrive without these, or not at all if they have none.
     - `host_of`: the host of each rank. By default, all ranks are on one host.
 
     Raises InvalidArgument, naming id, key and ranks, for an id that no rank holds, or a key that no rank holds for it.

@@ -164,7 +164,7 @@ class Model:
         return Draw(key, [sum(job.sizes[:source]) + _in_epochs(job.sizes[source], own_seed, own)])
 
     def _rows(self, epoch: int, at: int) -> list[dict[str, Any]]:
-        """Returns the samples of a draw, without those that raise."""
+        """Returns the samples of a draw, except samples that raise."""
         drawn = self.draw(epoch, at)
         keys = [derived(drawn.key, _IN_LIST + place) for place in range(len(drawn.numbers))]
         if self.job.sampler != "batches":

@@ -88,7 +88,7 @@ class ByNumber:
 
 
 class CountsReads(ByNumber):
-    """Has a state that does not say which item is next."""
+    """Has a state that does not identify the next item."""
 
     def state_dict(self) -> dict[str, int]:
         return {"reads": len(self.read)}

@@ -18,7 +18,7 @@ import levada
 from levada import exchange
 
 def together(*works):
-    # Runs each on a thread of its own; what they return or raise.
+    # Runs each on a separate thread. Returns what they return or raise.
     outcomes = [None] * len(works)
     barrier = threading.Barrier(len(works))
     def run(at, work):

@@ -49,7 +49,7 @@ class Case(NamedTuple):
         return " ".join("-" if part is None else "".join(ELEMENTS[each] for each in np.ravel(part)) for part in parts)
 
     def agrees(self, parts: list[Any], errors: list[str]) -> bool:
-        """Returns whether ranks got what the case says: `errors` has the text of each rank that raised."""
+        """Returns whether ranks got the results of the case. `errors`: the text of each rank that raised."""
         if self.expected.startswith(ERROR):
             return len(errors) == self.ranks and all(self.expected.removeprefix(ERROR) in text for text in errors)
         return not errors and self.shown(parts) == self.expected
@@ -85,7 +85,7 @@ def test_a_layout_in_the_model(case: Case) -> None:
     try:
         shown = case.shown([model.parts_of(batch, job, mesh, rank, 0).get("x") for rank in range(mesh.size)])
     except model.Refusals:
-        shown = case.expected if case.expected.startswith(ERROR) else "refused"  # the model has no texts of its own
+        shown = case.expected if case.expected.startswith(ERROR) else "refused"  # the model has no texts
     assert shown == case.expected
 
 

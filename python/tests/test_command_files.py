@@ -1,4 +1,4 @@
-"""The command's files: a list from standard input, and what remains if a limit cuts a write short."""
+"""The command's files: a list from standard input, and the files that remain after a size limit interrupts a write."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ LINE = "write_line('host \\x1b[31mred\\x07 has not come')"
 
 
 def run(body: str) -> str:
-    """Returns what a program writes on standard error."""
+    """Returns the standard error of a program."""
     program = f"import logging, sys\nfrom levada.base.console import write_line\n{body}"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stderr
 

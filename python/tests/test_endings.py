@@ -209,7 +209,7 @@ def test_all_ranks_may_catch_the_error_and_begin_the_next_pass(tmp_path: pathlib
         tmp_path,
         3,
         """
-        feed = levada.Feed(list(range(120)))  # so many that no rank is at the end when another raises
+        feed = levada.Feed(list(range(120)))  # enough that no rank is at the end when another raises
         got = []
         for attempt in range(4):
             try:

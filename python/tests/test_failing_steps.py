@@ -1,4 +1,4 @@
-"""A rank that raises in its step while a pipeline makes the items: the errors on the other ranks, and what remains."""
+"""A rank that raises in its step while a pipeline makes the items: the errors on the other ranks, and leftover processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of feeds that are damaged, or from other data, cause an error that says so, never a loop without steps."""
+"""States of feeds that are damaged, or from other data, cause an explicit error, never a loop without steps."""
 
 from __future__ import annotations
 

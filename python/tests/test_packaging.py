@@ -1,4 +1,4 @@
-"""The recipes of packaging/ name what Levada has and needs."""
+"""The recipes in packaging/ match Levada's files and requirements."""
 
 from __future__ import annotations
 

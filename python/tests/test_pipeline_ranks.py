@@ -1,4 +1,4 @@
-"""The state of a rank, loaded on other ranks than those of the run that saved it."""
+"""States of ranks, loaded on different ranks from those that saved them."""
 
 from __future__ import annotations
 

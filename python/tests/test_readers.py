@@ -51,7 +51,7 @@ def test_inline_draws_a_batch_when_its_step_is_requested(tmp_path: pathlib.Path,
         feed = levada.Feed(loader(), mesh=levada.Mesh(dp=2, tp=2), readers={readers!r}, iterate="inline")
         got, counts = [], []
         for batch in feed:
-            time.sleep(0.01)  # for who would read ahead
+            time.sleep(0.01)  # time for a thread that would read ahead
             got.append(batch)
             counts.append(len(made))
         tell(got=got, counts=counts, on_caller=all(made), end=feed.end.cause)

@@ -107,7 +107,7 @@ except ValueError as error:
 
 
 def write_data(folder: pathlib.Path) -> None:
-    """Writes texts, each a word of its own, repeated, and a tokenizer whose tokens are these words."""
+    """Writes texts, each a different word, repeated, and a tokenizer whose tokens are these words."""
     (folder / "data").mkdir()
     texts = [" ".join([f"w{number}"] * (5 + 7 * number % 40)) for number in range(NUM_TEXTS)]
     (folder / "data/texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

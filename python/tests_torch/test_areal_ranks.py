@@ -85,7 +85,7 @@ tell(theirs=all(theirs.get(id).data["ids"].tolist() == made(id).data["ids"].toli
 swap = manager()                 # ranks 0 and 1 hold versions of one sample, and send each other theirs; 2 gets 0's
 if rank < 2: swap.storage["x"] = SequenceSample.from_default([3], ["x"], {"input_ids": torch.full((3,), rank)})
 swapped = SequenceSample.from_default([3], ["x"], {"input_ids": torch.zeros(3, dtype=torch.int64)}).meta()
-if rank < 3:                     # whom the steps do not name need not come
+if rank < 3:                     # ranks that the steps do not name need not take part
     swap.redistribute(swapped, [RedistribStep("bcast", 0, [0], [2], ["x"], ["input_ids"]),
                                 RedistribStep("bcast", 1, [1], [0], ["x"], ["input_ids"])])
 tell(swap=swap.storage["x"].data["input_ids"].tolist() if rank < 3 else None)
@@ -217,7 +217,7 @@ def test_ranks_that_no_step_names_need_not_take_part(tmp_path: pathlib.Path) -> 
             got = data.get("a").data
             tell(got=got["input_ids"].tolist(), seq=got["seq"].tolist(), requires=got["seq"].requires_grad)
             open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"done{rank}"), "w").close()
-        else:   # busy until the others have what they want
+        else:   # busy until the others have received their samples
             folder = os.path.dirname(os.path.abspath(__file__))
             for _ in range(3000):
                 if all(os.path.exists(os.path.join(folder, f"done{other}")) for other in range(2)): break

@@ -51,7 +51,7 @@ def test_every_rank_of_the_group_gets_the_batches_of_its_first_rank(tmp_path: pa
             get()
         except StopIteration:
             ends += 1
-    iterator = read_by(rank == 0, [batch(9)])   # goes on: evaluation, another epoch
+    iterator = read_by(rank == 0, [batch(9)])   # continues: evaluation, another epoch
     tell(ends=ends, next=told(get()["tokens"]), mine=told(ids["input_ids"]))
     """,
     )
@@ -214,7 +214,7 @@ def test_packing_and_masks_reach_the_middle_stages_with_the_switch_on_and_off(tm
                             for value in step])
         tell(same=results[0] == results[1], packing=results[0][5], masked=results[0][3] is not None, tokens=results[0][0])
     cfg = config(pp=3, enable_offline_packing=True)
-    built = bridge.is_dataset_built_on_rank(groups)   # not told of the packing
+    built = bridge.is_dataset_built_on_rank(groups)   # without the packing argument
     tell(built=built)
     for get in (bridge.get_batch, bridge.get_vlm_batch):
         try:
@@ -292,7 +292,7 @@ def test_a_step_with_its_own_get_batch_reads_a_broadcast_iterator(tmp_path: path
         2,
         """
     groups = grid(pp=1, tp=2)
-    def own_get_batch(data_iterator):     # of any version: it takes what it wants
+    def own_get_batch(data_iterator):     # of any version: it reads the items that it needs
         batch = next(data_iterator)
         return batch["tokens"], batch.get("visual_inputs"), sorted(batch)
     def never():

@@ -97,7 +97,7 @@ def test_writing_to_returned_tensors_changes_no_store(tmp_path: pathlib.Path) ->
                 batch = store.get(ids)
                 batch["x"].sub_(batch["x"].mean() + 5)
                 for position in range(len(ids)): batch.item("x", position).zero_()
-                assert batch["x"].abs().sum() == 0  # what a batch has is written, and stays so
+                assert batch["x"].abs().sum() == 0  # the batch's own memory is written, and stays so
                 batch.sequence("x", 0, 0).add_(1)
         tell(same=store.get(store.ids) == of(0, 1, 2, 3))
         """,

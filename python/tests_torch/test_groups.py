@@ -126,7 +126,7 @@ def test_a_feed_created_before_its_process_group_is_refused_or_joins_it(tmp_path
         def init(name):
             folder = os.path.dirname(os.path.abspath(__file__))
             dist.init_process_group("gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=size)
-        feed, loader = levada.Feed(range(4)), levada.DataLoader([5, 6])   # nothing says that there are other ranks
+        feed, loader = levada.Feed(range(4)), levada.DataLoader([5, 6])   # nothing indicates other ranks
         init("second")
         for each in (feed, loader):
             try: tell(wrong=str(list(each)))
@@ -149,7 +149,7 @@ def test_the_world_of_torch_takes_precedence_over_the_environment(tmp_path: path
         tmp_path,
         2,
         """
-        # As of a launcher that numbers ranks the other way round and does not say which of them are on this host.
+        # Like a launcher that numbers ranks in reverse and does not name the ranks of this host.
         os.environ |= {"RANK": str(1 - rank), "WORLD_SIZE": "2", "MASTER_PORT": "29511"}
         tell(place=[levada.rank(), levada.world_size()], got=list(levada.Feed(range(4))))
         """,
@@ -168,7 +168,7 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
         whole = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard", "tp"))
         feed = levada.Feed(range(4), mesh=whole)
         tell(mesh=str(feed.mesh), got=list(feed))
-        # Those of one tp coordinate, and of one dp coordinate: each a job of its own.
+        # The ranks of one tp coordinate, and of one dp coordinate: each is a separate job.
         tell(rows=list(levada.Feed(range(4), mesh=whole["dp_shard"])), columns=list(levada.Feed(range(2), whole["tp"])))
         tell(size=levada.join(whole["tp"]).size, heads=exchange.data_heads(whole["dp_shard"]))
         try:
@@ -261,7 +261,7 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
                 if rank in ranks:
                     groups[axis] = group
         levada.Mesh(pp=2, tp=2).check_groups(**groups)
-        # Groups that Megatron-LM has initialized have tests of their own.
+        # Groups that Megatron-LM has initialized have separate tests.
         state = types.ModuleType("megatron.core.parallel_state")
         state.model_parallel_is_initialized = lambda: True
         for name, axis in (("tensor_model", "tp"), ("context", "dp"), ("pipeline_model", "pp"), ("data", "dp")):
@@ -276,7 +276,7 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
             levada.Feed(range(4), levada.Mesh(dp=1, tp=2, pp=2))
         except levada.InvalidArgument as error:
             tell(error=str(error))
-        # A mesh of data axes alone is compared, too, and any group of all ranks.
+        # A mesh with only data axes is compared, too, and any group of all ranks.
         everybody = dist.new_group([0, 1, 2, 3])
         from torch.distributed.device_mesh import init_device_mesh
         devices = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))

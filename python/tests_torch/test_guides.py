@@ -199,7 +199,7 @@ def test_evaluation(tmp_path: pathlib.Path) -> None:
 process_group(4)
 mesh = levada.Mesh(dp=2, tp=2)
 dataset = [{"x": torch.tensor(float(i)), "y": torch.tensor(float(i - i % 4))} for i in range(37)]
-model = lambda x: torch.where(x % 2 == 0, x - x % 4, x)  # wrong for odd numbers and right for the others
+model = lambda x: torch.where(x % 2 == 0, x - x % 4, x)  # wrong for odd numbers and right for even ones
 loss_of = lambda model, batch: batch["x"] * 2
 run_block()
 tell(share=evaluate(model, dataset))

@@ -83,7 +83,7 @@ except AttributeError:
     tell(skips=False)
 from accelerate.data_loader import SeedableRandomSampler
 folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoint")
-dataset = dataset + dataset[:8]  # seven steps an epoch; the state is saved behind the fifth of the second
+dataset = dataset + dataset[:8]  # seven steps an epoch; the state is saved after the fifth of the second
 def steps_of(block, resumes):
     torch.manual_seed(3)
     model = torch.nn.Linear(3, 1)

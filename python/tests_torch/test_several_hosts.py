@@ -29,7 +29,7 @@ for rank in range(4):
     ranks.append(subprocess.Popen([*hosts[rank // 2], *command], env={{**os.environ, **task, **step}}))
 sys.exit(max(abs(rank.wait()) for rank in ranks))
 """
-"""Does what SLURM's srun does with two tasks on each of two nodes."""
+"""Acts like SLURM's srun with two tasks on each of two nodes."""
 
 
 def blocks(language: str) -> list[str]:

@@ -240,7 +240,7 @@ def test_a_trainer_trains_as_on_batches_dealt_by_hand(folder: pathlib.Path) -> N
         return losses, [p.detach().clone() for p in trainer.model.parameters()], trainer.state.global_step
 
     class Dealt:
-        # what the dispatcher is to give: two rounds of one epoch are 16 batches of this rank
+        # the expected batches of the dispatcher: two rounds of one epoch are 16 batches of this rank
         def __iter__(self): return iter(data[rank:34:2])
     losses, parameters, steps = trained(DataLoaderDispatcher(data, device="cpu"))
     by_hand, expected, _ = trained(Dealt())
@@ -353,7 +353,7 @@ def test_the_timeout_is_the_groups(folder: pathlib.Path) -> None:
         list(Short(Hanging()))
     except levada.Timeout as error:
         tell(text=str(error))
-    except levada.Error:    # what becomes of the rank that hung
+    except levada.Error:    # the outcome of the rank that hung
         pass
     open(seen, "w").close()
     if rank == 0:

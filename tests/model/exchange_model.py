@@ -1,7 +1,7 @@
 """A reference model of exchanges: given the steps of a run, computes what the stores of all ranks hold after each of
 them.
 
-It has no plan, no message and no memory management: a rank that lacks what it wants copies it from one that has it.
+It has no plan, no message and no memory management: a rank that lacks a requested sample copies it from one that has it.
 exchanges.py draws and executes the runs.
 """
 
@@ -110,7 +110,7 @@ def put(store: Store, samples: Store, limit: int | None, is_update: bool) -> Non
 
 
 def get(store: Store, ids: list[str]) -> Store:
-    """Returns samples as another store receives them, where a part is a whole."""
+    """Returns samples as another store receives them, in which a part counts as a whole."""
     if missing := [id for id in ids if id not in store]:
         raise Refusal(*[f"sample {id} is not in the store" for id in missing])
     return {
@@ -152,7 +152,7 @@ def check_alike(stores: list[Store], ids: set[str], keys: list[str] | None) -> N
 
 
 def redistribute(stores: list[Store], step: Json, limits: list[int | None]) -> int:
-    """Gives every rank what it wants and lacks. Returns the bytes that all ranks received."""
+    """Delivers to every rank the requested samples that it lacks. Returns the bytes that all ranks received."""
     asked = {id for want in step["wants"] if want["ranks"] for id in want["ids"]}
     check_alike(stores, asked, step["keys"])
     incoming: dict[tuple[int, str, str], Item] = {}

@@ -66,7 +66,7 @@ class Ranks:
             listening.bind(path)
             listening.listen()
             listening.settimeout(TIMEOUT)
-            # A rank has no main file, which each process of a pipeline would import anew.
+            # A rank has no main file, which each process of a pipeline would import again.
             rank = [sys.executable, "-c", "import ranks; ranks.main()", self._kind, path]
             folders = [str(pathlib.Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
             # More threads of NumPy would only slow down the start of each process.

@@ -16,7 +16,7 @@ def printable_lines(text: str) -> str:
 
 
 class Error(Exception):
-    """Base class of Levada's exceptions. The text is one sentence that says what was wrong, where, and what to do.
+    """Base class of Levada's exceptions. The text is one sentence with the problem, its place and the remedy.
     str() is safe to show on a terminal, whatever the text quotes, because control characters except newlines and tabs
     are escaped."""
 

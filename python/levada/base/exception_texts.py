@@ -11,7 +11,7 @@ _LONGEST = 1 << 15
 
 
 def text_of(error: BaseException) -> str:
-    """Returns str(error), or a text that says that str() failed."""
+    """Returns str(error), or a placeholder if str() fails."""
     try:
         return str(error)
     except BaseException:

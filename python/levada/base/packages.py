@@ -11,7 +11,7 @@ __all__ = ["import_for"]
 
 
 def import_for(user: str, package: str, module: str = "") -> Any:
-    """Returns a module of a package. If it is not installed, raises Unsupported, which says that `user` requires it."""
+    """Returns a module of a package. Raises Unsupported, which names `user`, if it is not installed."""
     try:
         return importlib.import_module(module or package)
     except ImportError as error:

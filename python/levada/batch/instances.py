@@ -26,8 +26,8 @@ def is_dataclass(cls: Any) -> bool:
 
 
 def key_names(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
-    """Returns the keys as strings and integers, the form in which they are sent, and those of these names that stand
-    for another key."""
+    """Returns the keys as strings and integers, the form in which they are sent, and the names that represent other
+    keys, with these keys."""
     given = list(keys)
     taken = {key for key in given if type(key) is str}
     names: list[Key] = []
@@ -68,7 +68,7 @@ def _is_note(cls: type, name: Any, value: Any, names: list[str]) -> bool:
 
 
 def hides_code(cls: Any, name: str) -> bool:
-    """Returns whether an object's attribute of this name would stand before a method, a property or another callable of
+    """Returns whether an object's attribute of this name would hide a method, a property or another callable of
     the class, so that a program that calls it would run something else."""
     found = inspect.getattr_static(cls, name, None)
     return hasattr(type(found), "__get__") or callable(found)

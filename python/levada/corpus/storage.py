@@ -189,7 +189,7 @@ def _unwrapped(error: Exception) -> BaseException:
 
 
 def _fault(raised: Exception) -> Exception:
-    """Returns an error whose number tells the C++ core whether to retry. Must be raised `from None`, because exceptions
+    """Returns an error whose errno determines whether the C++ core retries. Must be raised `from None`, because exceptions
     of packages may quote the URL with its password."""
     import asyncio
 

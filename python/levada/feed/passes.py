@@ -72,7 +72,7 @@ class Beginning:
             self._reader.watch(post_place)
 
     def open(self) -> None:
-        """Opens an iterable on a reading rank. A failure goes to all ranks; KeyboardInterrupt is raised here, too."""
+        """Opens an iterable on a reading rank. A failure is reported to all ranks; KeyboardInterrupt is raised here, too."""
         if self._reader is not None:
             self._reader.open()
 
