@@ -114,7 +114,7 @@ def test_the_repr_of_a_layout_recreates_it(layout: levada.Layout) -> None:
     assert "\n" not in repr(layout) and eval(repr(layout), {"Layout": levada.Layout}) == layout
 
 
-def test_dir_lists_what_users_import() -> None:
+def test_dir_lists_the_public_names() -> None:
     assert dir(levada) == sorted([*levada.__all__, "ddp", "exchange", "fsdp", "testing"])
 
 

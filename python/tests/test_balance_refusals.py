@@ -46,7 +46,7 @@ from balanced import indented, job
         ('balance=levada.Balance(too_long="cut", length=lambda sample: None), max_tokens=70, batch_size=10', "is None"),
         (
             'balance=levada.Balance(too_long="cut", length=lambda sample: 99), max_tokens=70, batch_size=10',
-            "was cut to 70, and length= still returns 99",
+            "was cut to 70, but length= still returns 99",
         ),
         ('collate_fn=list', "balance="),
         ('balance="flops"', "ranks"),
@@ -269,7 +269,7 @@ def test_a_corpus_with_a_sequence_that_fits_no_micro_batch_is_refused() -> None:
         ([{"tokens": [1]}, {"tokens": [1], "more": 2}], "sample 1 of a packed row has fields"),
         ([{"tokens": np.ones(1)}, {"tokens": np.ones(1, np.float32)}], "field tokens of a packed row: sample 1 is float32"),
         ([{"labels": np.ones(1, np.uint8), "tokens": [1]}], "cannot be padded with -100"),
-        ([{"tokens": [1], "cu_seqlens": 1}], "gets itself"),
+        ([{"tokens": [1], "cu_seqlens": 1}], "adds itself"),
         ([{"text": "a"}], "length="),
         ([[1, 2], np.ma.masked_array([1, 2], [0, 1])], "field tokens is a MaskedArray, which is more than its elements; pass its .filled"),
     ],

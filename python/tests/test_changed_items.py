@@ -81,7 +81,7 @@ def test_the_digest_of_an_item_sees_each_kind_of_value_and_reads_a_part_of_long_
     assert digests == [_levada.digest_of(value) for value in values]
 
 
-def test_readers_resume_at_items_of_their_own_and_name_what_differs_on_every_rank(tmp_path: pathlib.Path) -> None:
+def test_readers_resume_at_their_own_items_and_name_differences_on_every_rank(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,

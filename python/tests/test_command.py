@@ -92,7 +92,7 @@ def test_the_default_output_is_a_table(tmp_path: pathlib.Path) -> None:
         ("loaders:np.pi", 2, "loaders has no callable np.pi"),
         ("needing:batches", 1, "importing needing failed: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("loaders:raising", 1, "loaders:raising failed: ValueError: no such bucket"),
-        ("loaders:number", 1, "loaders:number gave a int, which is not iterable"),
+        ("loaders:number", 1, "loaders:number returned a int, which is not iterable"),
     ],
 )
 def test_an_object_that_cannot_be_fed_is_an_error_of_one_sentence(

@@ -64,7 +64,7 @@ def test_bad_lines_are_counted_warned_about_and_limited(tmp_path: pathlib.Path) 
             levada.Corpus(path, seq_length=4, skip_bad=True, max_bad=wrong, tokenizer="bytes").open()  # type: ignore[arg-type]
 
 
-def test_epochs_share_what_is_open(path: pathlib.Path) -> None:
+def test_epochs_share_open_files(path: pathlib.Path) -> None:
     corpus = levada.Corpus(path, seq_length=16, shuffle=True, seed=1, tokenizer="bytes")
     opened = corpus.open()
     feed = levada.Feed(corpus, batch_size=9)

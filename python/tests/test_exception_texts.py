@@ -135,7 +135,7 @@ class Raises:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_feed_of_a_pipeline_raises_whatever_its_stage_raises(workers: int) -> None:
+def test_a_feed_of_a_pipeline_raises_any_exception_of_its_stage(workers: int) -> None:
     for make, text in MAKERS:
         if workers == 0 and not issubclass(type(raised(make)), Exception):
             continue
@@ -147,7 +147,7 @@ def test_a_feed_of_a_pipeline_raises_whatever_its_stage_raises(workers: int) -> 
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
-def test_a_feed_raises_whatever_its_loader_raises(iterate: str) -> None:
+def test_a_feed_raises_any_exception_of_its_loader(iterate: str) -> None:
     for make, text in MAKERS:
         if not issubclass(type(raised(make)), Exception):
             continue

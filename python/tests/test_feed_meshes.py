@@ -11,7 +11,7 @@ import ranks
 
 
 @pytest.mark.parametrize("mesh", ["data=4", "fsdp=4", "dp_replicate=2,dp_shard=2", "dp=2,fsdp=2", "ddp=4"])
-def test_each_rank_along_any_data_axis_gets_batches_of_its_own(tmp_path: pathlib.Path, mesh: str) -> None:
+def test_each_rank_along_any_data_axis_gets_its_own_batches(tmp_path: pathlib.Path, mesh: str) -> None:
     told = ranks.succeed(
         tmp_path,
         4,

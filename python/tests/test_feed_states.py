@@ -334,7 +334,7 @@ def test_set_epoch_after_a_state_continues_its_epoch_or_begins_another(steps: in
 
 @pytest.mark.parametrize("epoch", [1.0, True, np.bool_(True), "1", None])
 @pytest.mark.parametrize("make", [lambda: levada.Feed([1, 2]), lambda: levada.Pipeline([1, 2]).run()])
-def test_an_epoch_that_is_no_integer_is_refused(make: Any, epoch: Any) -> None:
+def test_an_epoch_that_is_not_an_integer_is_refused(make: Any, epoch: Any) -> None:
     source = make()
     source.set_epoch(4)
     with pytest.raises(levada.InvalidArgument, match=f"epoch must be a whole number, got {re.escape(repr(epoch))}"):

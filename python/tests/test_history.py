@@ -109,7 +109,7 @@ class Slow:
         return number
 
 
-def test_a_report_names_what_was_read(tmp_path: pathlib.Path) -> None:
+def test_a_report_names_its_source(tmp_path: pathlib.Path) -> None:
     sources: list[tuple[Any, str]] = [
         (range(3), "a range"),
         (itertools.islice(range(9), 3), "an islice"),
@@ -166,7 +166,7 @@ def test_a_run_writes_a_page_and_a_trace(
     assert set(found) == ({"the dispatching process", "worker 0", "the consumer"} if workers else {"the consumer"})
 
 
-def test_a_trace_at_work_has_what_slow_workers_did(tmp_path: pathlib.Path) -> None:
+def test_a_trace_of_a_running_pipeline_has_the_spans_of_slow_workers(tmp_path: pathlib.Path) -> None:
     def slow(i: int) -> int:
         time.sleep(0.05)
         return i

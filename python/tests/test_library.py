@@ -26,6 +26,6 @@ def test_the_module_and_cpp_programs_share_one_copy_of_the_core() -> None:
     assert module.stat().st_size < library.stat().st_size / 2
 
 
-def test_a_library_of_that_name_on_the_path_is_not_taken(tmp_path: pathlib.Path) -> None:
+def test_a_library_with_the_same_name_on_the_path_is_not_used(tmp_path: pathlib.Path) -> None:
     (tmp_path / "liblevada.so.0.1").write_bytes(b"no library")
     assert loaded_libraries(LD_LIBRARY_PATH=str(tmp_path)) == loaded_libraries()

@@ -11,7 +11,7 @@ from loading import DATA
 from ranks import succeed
 
 
-def test_a_division_gives_each_draw_to_one_rank_and_no_rank_much_more_than_another() -> None:
+def test_a_division_assigns_each_draw_to_one_rank_and_balances_the_ranks() -> None:
     drawn = random.Random(1)
     for _ in range(3000):
         begin, batch, ranks = drawn.randrange(40), drawn.randint(1, 9), drawn.randint(1, 9)

@@ -217,7 +217,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 @pytest.mark.parametrize(("workers", "share"), [("0.0", 1.0), ("0.3", 0.7)])
-def test_random_jobs_yield_what_the_model_yields(tmp_path: pathlib.Path, workers: str, share: float) -> None:
+def test_random_jobs_match_the_model(tmp_path: pathlib.Path, workers: str, share: float) -> None:
     body = JOBS.replace("TESTS", repr(str(pathlib.Path(__file__).parent))).replace("WORKERS", workers)
     body = body.replace("FIRST", str(SEED + int(float(workers) * 10))).replace("LIMIT", str(SECONDS * share))
     outcome = run(tmp_path, 4, body, within=SECONDS + 150)

@@ -321,7 +321,7 @@ def test_each_rank_of_the_command_answers_at_a_port(data: pathlib.Path) -> None:
 
 
 @pytest.mark.long
-def test_a_silent_client_does_not_delay_the_next(data: pathlib.Path) -> None:
+def test_a_silent_client_does_not_delay_the_next_one(data: pathlib.Path) -> None:
     port = ranks.free_ports()
     ran = feed_command(data, "--metrics", f"127.0.0.1:{port}", "--compute-ms", 20)
     while ran.poll() is None:

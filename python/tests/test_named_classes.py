@@ -309,7 +309,7 @@ def again(value: Any) -> Any:
     return levada.unpack(levada.pack([value]))[0]
 
 
-def test_the_classes_of_the_program_cross_and_none_of_their_code_runs() -> None:
+def test_classes_of_the_program_cross_without_running_their_code() -> None:
     sample = object.__new__(Sample)
     sample.ids, sample.name = [1], "x"
     assert again(sample) == sample

@@ -52,7 +52,7 @@ def test_the_recipes_set_options_that_cmake_has() -> None:
     assert {"LEVADA_BUNDLE", "LEVADA_MPI", "LEVADA_TESTS"} <= named <= options
 
 
-def test_the_port_for_vcpkg_depends_on_what_cmake_looks_for() -> None:
+def test_the_port_for_vcpkg_has_the_dependencies_of_cmake() -> None:
     plain = {dependency for dependency in port()["dependencies"] if isinstance(dependency, str)}
     assert {name.replace("-", "_") for name in plain} == packages(sentencepiece=True)
     hosts = {dependency["name"] for dependency in port()["dependencies"] if isinstance(dependency, dict)}
@@ -60,13 +60,13 @@ def test_the_port_for_vcpkg_depends_on_what_cmake_looks_for() -> None:
     assert all(re.search(rf"\b{name} LEVADA_{name.upper()}\b", PORTFILE) for name in port()["features"])
 
 
-def test_the_port_for_vcpkg_removes_and_moves_what_cmake_installs() -> None:
+def test_the_port_for_vcpkg_uses_the_paths_that_cmake_installs() -> None:
     installed = (ROOT / "cmake/LevadaInstall.cmake").read_text()
     assert "${CMAKE_INSTALL_LIBDIR}/cmake/levada" in installed and "CONFIG_PATH lib/cmake/levada" in PORTFILE
     assert (ROOT / "packaging/vcpkg" / "../.." / "LICENSE").exists() and "${SOURCE_PATH}/LICENSE" in PORTFILE
 
 
-def test_the_recipe_for_conda_depends_on_what_the_package_needs() -> None:
+def test_the_recipe_for_conda_has_the_dependencies_of_the_package() -> None:
     requirements = recipe()["requirements"]
     built = re.search(r"^requires = (\[.*\])$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert built is not None

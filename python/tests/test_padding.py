@@ -39,7 +39,7 @@ def test_samples_may_be_arrays_or_lists_and_empty() -> None:
     [
         ([], {}, "at least one sample"),
         ([[1]], {"pad_to": 0}, "pad_to must be at least 1"),
-        ([[1], [2, 3]], {"pad_value": {"a": 1}}, "the samples are no mappings"),
+        ([[1], [2, 3]], {"pad_value": {"a": 1}}, "the samples are not mappings"),
         ([{"a": [1]}, {"b": [1]}], {}, "different fields"),
         ([{"a": [1]}], {"pad_value": {"b": 1}}, "pad_value names b, which the samples lack"),
         ([np.zeros((1, 2)), np.zeros((1, 3))], {}, "the samples have different dtypes, or shapes"),

@@ -95,7 +95,7 @@ def test_a_figure_without_a_result_is_found() -> None:
     assert unknown("379 items/s, 377.8 in 4.1 to 1.4 ms and 4.15x", RESULTS["loader"]) == ["379 items/s", "377.8 in", "4.1 ms", "4.15 times"]
 
 
-def test_the_charts_and_tables_are_made_from_the_results() -> None:
+def test_charts_and_tables_match_the_results() -> None:
     stale = [file.name for file, text in charts.made().items() if file.read_text() != text]
     assert stale == [], "run bench/charts.py"
     shown = set(re.findall(r"\]\(performance/(\w+)\.svg\)", PAGE))

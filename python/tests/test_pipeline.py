@@ -67,7 +67,7 @@ def test_a_pipeline_is_a_value() -> None:
     assert repr(again) == "<levada.Pipeline source > batch > twice>"
 
 
-def test_all_kinds_of_sources_are_opened_anew_each_epoch() -> None:
+def test_all_kinds_of_sources_are_reopened_each_epoch() -> None:
     def made() -> Iterator[int]:
         yield from range(3)
 
@@ -304,7 +304,7 @@ def test_a_corpus_is_a_source(tmp_path: Any) -> None:
     assert got(Pipeline[Any](corpus).dispatch().map(lambda item: item["tokens"].tolist()), 2) == alone
 
 
-def test_a_corpus_may_have_a_name_that_is_no_utf8(tmp_path: Any) -> None:
+def test_a_corpus_may_have_a_name_that_is_not_utf8(tmp_path: Any) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.txt")
     with pytest.raises(levada.SourceError, match=r"a\\xff\.txt"):
         len(levada.Corpus(path, seq_length=16, tokenizer="bytes"))

@@ -328,7 +328,7 @@ def program(tmp_path: pathlib.Path, then: str, context: str = "spawn") -> subpro
     ("then", "status"),
     [("pass", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("os.kill(os.getpid(), 9)", -9), ("os._exit(4)", 4)],
 )
-def test_the_end_of_a_program_leaves_nothing_behind(tmp_path: pathlib.Path, then: str, status: int) -> None:
+def test_the_end_of_a_program_leaves_no_process(tmp_path: pathlib.Path, then: str, status: int) -> None:
     ran = program(tmp_path, then)
     out, err = ran.communicate(timeout=60)
     assert ran.returncode == status, err

@@ -211,7 +211,7 @@ def test_the_death_of_every_process_is_reported() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*started again")
-def test_a_feed_goes_on() -> None:
+def test_a_feed_continues_after_a_worker_dies() -> None:
     def batch(item: int) -> Any:
         time.sleep(0.0003)  # so that workers are alive at step 40
         return {"x": np.full(4, item)}
@@ -227,7 +227,7 @@ def test_a_feed_goes_on() -> None:
 
 
 def test_replace_is_refused_with_fullsync() -> None:
-    with pytest.raises(levada.InvalidArgument, match=r'"replace" does not go with fullsync\(\)'):
+    with pytest.raises(levada.InvalidArgument, match=r'"replace" cannot be combined with fullsync\(\)'):
         Pipeline(range(3)).fullsync().run(1, **OPTIONS)
     with pytest.raises(levada.InvalidArgument, match='on_worker_death is "ignore"; it must be raise or replace'):
         Pipeline(range(3)).run(on_worker_death="ignore")

@@ -27,7 +27,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_an_interrupt_while_a_process_starts_leaves_none(tmp_path: pathlib.Path) -> None:
+def test_an_interrupt_while_a_process_starts_leaves_no_process(tmp_path: pathlib.Path) -> None:
     source = "levada.Pipeline(range(5)).dispatch().map(str).run(2, context='spawn')"
     run_interrupted_start(tmp_path, f"next(iter({source}))", "print(multiprocessing.active_children() == [])")
 

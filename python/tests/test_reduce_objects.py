@@ -59,7 +59,7 @@ def test_objects_created_in_another_order_match_by_name(tmp_path: pathlib.Path) 
     assert all(each["sums"] == {"grads": 2.0, "losses": 200.0} for (each,) in told)
 
 
-def test_a_name_is_a_number_or_what_was_passed() -> None:
+def test_a_name_is_a_number_or_the_passed_one() -> None:
     first, second = levada.ReduceScatter(), levada.ReduceScatter()
     assert first.name.startswith("reduce-scatter ") and first.name != second.name
     named = [levada.ReduceScatter(name="test of names").name for _ in range(3)]
@@ -150,7 +150,7 @@ def test_an_input_that_a_rank_lacks_is_an_error_on_all_ranks_in_its_step(tmp_pat
             assert "ranks disagree about" in each["text"] and ("flush" in each["text"] or "missing on" in each["text"]), each
 
 
-def test_ranks_of_a_group_are_named_by_their_numbers_in_the_job_as_well(tmp_path: pathlib.Path) -> None:
+def test_errors_in_a_group_also_name_ranks_by_their_numbers_in_the_job(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         3,

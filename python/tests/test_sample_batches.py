@@ -165,7 +165,7 @@ def test_the_error_of_a_batch_names_the_refused_value() -> None:
             refused()
 
 
-def test_a_process_that_is_no_rank_can_plan() -> None:
+def test_a_process_that_is_not_a_rank_can_plan() -> None:
     held = exchange.SampleDirectory()
     held.add(0, some().meta())
     held.add(3, some().select(ids=["a"]).meta())

@@ -152,7 +152,7 @@ def test_a_tokenizer_may_be_a_path_or_an_object(tmp_path: pathlib.Path, bpe: Any
     assert batches_of(corpus) == batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)
 
 
-def test_a_tokenizer_may_have_a_name_that_is_no_utf8(tmp_path: pathlib.Path, bpe: Any) -> None:
+def test_a_tokenizer_may_have_a_name_that_is_not_utf8(tmp_path: pathlib.Path, bpe: Any) -> None:
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     with pytest.raises(levada.SourceError, match=r"\\udcff is not a tokenizer: there is no such file"):
         _tokenizers.open_tokenizer(folder)

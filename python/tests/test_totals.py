@@ -61,7 +61,7 @@ for case, feed in enumerate([
 
 
 @pytest.mark.parametrize("mesh", ["dp=4", "dp=2,tp=2", "tp=4"])
-def test_totals_are_the_sums_of_what_ranks_receive(tmp_path: pathlib.Path, mesh: str) -> None:
+def test_totals_are_the_sums_over_all_ranks(tmp_path: pathlib.Path, mesh: str) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": "word " * (1 + i % 9)}) + "\n" for i in range(60)))
     outcome = ranks.run(tmp_path, 4, JOB.format(mesh=mesh, texts=str(texts)))

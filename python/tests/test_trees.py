@@ -113,7 +113,7 @@ def test_plain_values_of_other_classes_come_back(value: Any) -> None:
     assert again(value) == value  # as the whole message
 
 
-def test_equal_sets_make_equal_messages_whatever_order_a_process_iterates_them_in() -> None:
+def test_equal_sets_are_equal_messages_in_any_iteration_order() -> None:
     script = "import levada; print(levada.pack([{'a', 'b', 'c', frozenset({'d', 'e', 1}), (1, None)}]).hex())"
     told = set()
     for seed in ("1", "2", "3"):
@@ -175,7 +175,7 @@ def test_a_frozen_data_class_comes_back() -> None:
     assert type(result) is Sample and result.name == "x" and result.ids.tolist() == [1, 1]
 
 
-def test_a_data_class_keeps_plain_values_that_are_no_fields() -> None:
+def test_a_data_class_keeps_plain_attributes_that_are_not_fields() -> None:
     measured = Measured([1, 7, 2])
     assert measured.count == 3
     result = again([measured])[0]

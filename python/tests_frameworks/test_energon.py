@@ -123,7 +123,7 @@ tell(batches=numbers())
     assert [each["batches"] for each in finite_on] == [items[10 + rank :: 4][:3] for rank in range(4)]
 
 
-def test_a_feed_counts_the_batches_of_a_loader_and_refuses_what_would_lose_samples(tmp_path: pathlib.Path) -> None:
+def test_a_feed_counts_the_batches_of_a_loader_and_refuses_to_lose_samples(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         None,

@@ -86,7 +86,7 @@ def tracked() -> RedistribPlanner:
     return RedistribPlanner(SimpleNamespace(n_gpus_per_node=4), tracker)
 
 
-def test_a_process_that_is_no_rank_plans_and_sends_the_steps() -> None:
+def test_a_process_that_is_not_a_rank_plans_and_sends_the_steps() -> None:
     planner = tracked()
     dests = {4: ["00", "10"], 5: ["10", "00"], 2: [], 0: ["01"]}
     steps = planner.derive_plan(dests, ["y", "x"], pattern="bcast")
@@ -113,7 +113,7 @@ def test_a_process_that_is_no_rank_plans_and_sends_the_steps() -> None:
             planner.derive_plan({0: ["99"]}, ["x"], pattern)
         with pytest.raises(levada.InvalidArgument, match="z"):
             planner.derive_plan({0: ["10"]}, ["z"], pattern)
-        with pytest.raises(AssertionError if pattern == "bcast" else KeyError, match="nobody has it"):
+        with pytest.raises(AssertionError if pattern == "bcast" else KeyError, match="no rank has it"):
             planner.derive_plan({0: ["99"]}, ["x"], pattern)
     with pytest.raises(NotImplementedError):
         planner.derive_plan(dests, ["x"], "ring")

@@ -186,7 +186,7 @@ def test_updating_with_a_meta_keeps_the_data() -> None:
     assert batch.data["later"] is None and batch.data["input_ids"] is tokens and "later" in batch.keys
 
 
-def test_a_sample_goes_through_json_and_pickle() -> None:
+def test_a_sample_survives_json_and_pickle() -> None:
     batch = some()
     assert same(SequenceSample.from_json_compatible(json.loads(json.dumps(batch.as_json_compatible()))), batch)
     assert same(pickle.loads(pickle.dumps(batch)), batch)

@@ -382,7 +382,7 @@ def test_an_error_is_raised_on_every_rank_and_the_next_step_works(tmp_path: path
     )
     for mine in told:
         assert "OSError: disk gone" in mine[0]["text"]
-        assert "the data iterator gave a list, not a mapping" in mine[1]["text"]
+        assert "the data iterator returned a list, not a mapping" in mine[1]["text"]
         assert "batch['what'] cannot cross between ranks" in mine[2]["text"]
         assert "or set levada.dropin.bridge.ALLOW_PICKLE = True" in mine[2]["text"]
         assert "give allow_pickle" not in mine[2]["text"]

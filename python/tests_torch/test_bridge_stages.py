@@ -23,7 +23,7 @@ class Place(SimpleNamespace):
 
 
 @pytest.mark.parametrize("layout", ["Et*3|(tt|)*2m|L", [["E"], ["t"], ["t"], ["mtp"], ["loss"]], None])
-def test_datasets_are_built_where_they_are_read(layout: Any) -> None:
+def test_datasets_are_built_only_on_reading_ranks(layout: Any) -> None:
     built = [
         bridge.is_dataset_built_on_rank(
             SimpleNamespace(tp=Place(at=tp, of=2), pp=Place(at=pp, of=5)),
@@ -47,7 +47,7 @@ def test_datasets_are_built_where_they_are_read(layout: Any) -> None:
         ({"pack_sequences_in_batch": True}, True),
     ],
 )
-def test_stages_between_read_where_sequences_are_packed(options: dict[str, Any], packs: bool) -> None:
+def test_middle_stages_read_if_sequences_are_packed(options: dict[str, Any], packs: bool) -> None:
     groups = SimpleNamespace(tp=Place(at=0, of=2), pp=Place(at=1, of=3))
     assert bridge.is_dataset_built_on_rank(groups, dataset_config=SimpleNamespace(**options)) is packs
 

@@ -36,7 +36,7 @@ def test_a_gpt_has_the_same_losses_with_any_readers(corpus: pathlib.Path) -> Non
     assert losses(corpus, "all") == one
 
 
-def test_a_mesh_is_made_of_a_device_mesh() -> None:
+def test_a_mesh_can_be_made_from_a_device_mesh() -> None:
     class DeviceMesh:
         """The part of a torch DeviceMesh that Mesh uses; a real one needs a process group."""
 

@@ -158,7 +158,7 @@ def test_the_world_of_torch_takes_precedence_over_the_environment(tmp_path: path
         assert mine == [{"place": [rank, 2], "got": [rank, 2 + rank]}]
 
 
-def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
+def test_a_device_mesh_is_accepted_wherever_a_mesh_is(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         4,
@@ -440,7 +440,7 @@ def test_placements_of_dtensors_place_a_field() -> None:
         levada.Layout({"ids": [Shard(0), Replicate()]})
 
 
-def test_a_placement_that_names_an_axis_is_no_value_of_another_axis() -> None:
+def test_a_placement_that_names_an_axis_is_refused_for_another_axis() -> None:
     with pytest.raises(levada.InvalidArgument, match=r"shard\(tp,1\) cannot be placed along dp: a dict has"):
         levada.Layout({"ids": {"dp": levada.Shard("tp", 1)}})
 

@@ -264,7 +264,7 @@ if rank == 2:
 
 
 @pytest.mark.skipif(ENGINE == "c10d", reason="nobody forwards")
-def test_ctrl_c_ends_the_wait_of_a_rank_that_leaves_and_the_group_of_what_it_forwards(launcher: Launcher) -> None:
+def test_ctrl_c_ends_the_wait_of_a_leaving_forwarder_and_its_group(launcher: Launcher) -> None:
     script = JOIN + """
 reduce = levada.ReduceScatter(group=job)
 reduce(np.zeros(size * 1000)).wait()  # its channels stay open

@@ -56,7 +56,7 @@ def datasets(folder: pathlib.Path, **options: Any) -> list[GPTDataset]:
     return BlendedMegatronDatasetBuilder(GPTDataset, [None, None, None], lambda: True, config).build()  # type: ignore[no-any-return]
 
 
-def test_a_converted_text_is_what_megatron_writes(tmp_path: pathlib.Path) -> None:
+def test_a_converted_text_has_the_bytes_that_megatron_writes(tmp_path: pathlib.Path) -> None:
     texts = ["hello", "", "naïve 漢字", "x" * 1000]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
     convert = [sys.executable, "-m", "levada", "convert", "--tokenizer", "bytes", "--append-eod"]
@@ -104,7 +104,7 @@ def test_a_text_of_a_tokenizer_of_transformers_is_converted_as_megatron_does(
 
 
 @pytest.mark.parametrize("split", ["90,7,3", "98,1,1", "969,30,1", "1,1,1"])
-def test_a_split_has_the_documents_that_megatron_gives_it(
+def test_a_split_has_the_same_documents_as_in_megatron(
     tmp_path: pathlib.Path, documents: list[list[int]], split: str
 ) -> None:
     documents = documents * 2  # more than 1,000, to compare the rounding

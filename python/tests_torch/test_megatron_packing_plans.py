@@ -121,7 +121,7 @@ def test_a_schedule_that_does_not_fit_is_refused(schedule: Schedule, text: str) 
         ({**sample(4, padded_seq_len=4), "tokens": torch.ones(2, 2).long()}, r"tokens of shape \[2, 2\]; it must be"),
     ],
 )
-def test_an_item_that_is_no_sample_is_refused(item: Any, text: str) -> None:
+def test_an_item_that_is_not_a_sample_is_refused(item: Any, text: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=text):
         read(iter([item]), 1)
 

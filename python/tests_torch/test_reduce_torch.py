@@ -213,7 +213,7 @@ def test_gradients_on_a_device_are_averaged_by_its_backend(tmp_path: pathlib.Pat
         assert refused["error"] == "all_reduce() takes a tensor on the CPU, got one on cuda:0; use torch.distributed's own"
 
 
-def test_averages_on_a_device_overflow_only_where_the_average_does(tmp_path: pathlib.Path) -> None:
+def test_an_average_on_a_device_overflows_only_if_the_result_does(tmp_path: pathlib.Path) -> None:
     """CPU tensors stand in for the device's; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,

@@ -199,8 +199,8 @@ class Samples:
             cut = sample[: self._limit]
         if (left := self._tokens(cut)) > self._limit:
             raise RefusedSample(
-                f"a sample of {length} tokens was cut to {self._limit}, and length= still returns {left}; let it return the "
-                f"length of a field that is cut, or leave out such samples: {_shown(sample)}"
+                f"a sample of {length} tokens was cut to {self._limit}, but length= still returns {left}; return the "
+                f"length of a field that is cut, or omit such samples: {_shown(sample)}"
             )
         return cut
 
@@ -317,7 +317,7 @@ def collate_packed(
             fields, first = (sorted(map(str, each)) for each in (sample, keys))
             raise InvalidArgument(f"sample {at} of a packed row has fields {fields}, the first has {first}")
     if taken := [key for key in _MADE if key in keys]:
-        raise InvalidArgument(f"samples have a field {taken[0]}, which a packed row gets itself; leave it out of them")
+        raise InvalidArgument(f"samples have a field {taken[0]}, which the packed row adds itself; remove it from the samples")
     lengths = [length(sample) for sample in samples]
     ends = list(itertools.accumulate(-(-each // pad_to) * pad_to for each in lengths))
     bounds = _bounds(ends, row_length, max_segments)

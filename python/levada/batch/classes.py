@@ -449,4 +449,4 @@ def _expect_plain_hashes(keys: list[Any]) -> None:
     try:
         hash(tuple(keys))
     except TypeError:
-        raise CorruptMessage("the message holds a key that cannot be one, such as a list") from None
+        raise CorruptMessage("the message has a key of a type that cannot be a key, such as a list") from None

@@ -70,7 +70,7 @@ def sender(device: Any, *, own_stream: bool = False, buffers: int | None = None)
         return Sender(lambda batch: to_device(batch, target))
     torch: Any = sys.modules["torch"]
     if not hasattr(torch, "accelerator"):
-        raise Unsupported(f"device is {device}, which takes PyTorch 2.6 or later; this is {torch.__version__}")
+        raise Unsupported(f"device is {device}, which requires PyTorch 2.6 or later; this is {torch.__version__}")
     return _DeviceCopies(target, own_stream=own_stream, buffers=buffers)
 
 

@@ -32,7 +32,7 @@ def collate_padded(
     first = samples[0]
     if not isinstance(first, Mapping):
         if isinstance(pad_value, Mapping):
-            raise InvalidArgument("pad_value is by field, but the samples are no mappings")
+            raise InvalidArgument("pad_value has values by field, but the samples are not mappings")
         return _padded(samples, "the samples", pad_value, pad_to)
     if any(sample.keys() != first.keys() for sample in samples):
         raise InvalidArgument("the samples of a batch have different fields")

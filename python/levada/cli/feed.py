@@ -235,7 +235,7 @@ def _call(name: str, function: Any) -> Iterable[Any]:
     except Exception as error:
         raise SourceError(f"{name} failed: {_sentence(error)}") from None
     if not isinstance(made, Iterable) and not hasattr(type(made), "__getitem__"):
-        raise SourceError(f"{name} gave a {type(made).__name__}, which is not iterable")
+        raise SourceError(f"{name} returned a {type(made).__name__}, which is not iterable")
     return made
 
 

@@ -352,4 +352,4 @@ class RedistribPlanner:
 
 def _nobody(id: Hashable, key: str, dests: Mapping[int, Sequence[Hashable]]) -> str:
     ranks = sorted(rank for rank, wanted in dests.items() if id in wanted)
-    return f"key {key} of sample {id} is wanted on ranks {ranks}, but nobody has it"
+    return f"key {key} of sample {id} is wanted on ranks {ranks}, but no rank has it"

@@ -156,7 +156,7 @@ def _slice(key: str, value: Any, bounds: list[int] | None, rank: int, size: int)
     length = value.size(dim)
     bounds = [0, length] if bounds is None else bounds
     if bounds[0] != 0 or bounds[-1] != length:
-        raise InvalidArgument(f"{key} has {length} tokens, but the packed sequences lie in [{bounds[0]}, {bounds[-1]})")
+        raise InvalidArgument(f"{key} has {length} tokens, but the packed sequences span [{bounds[0]}, {bounds[-1]})")
     parts = []
     for begin, end in zip(bounds, bounds[1:], strict=False):
         chunk, rest = divmod(end - begin, 2 * size)

@@ -252,7 +252,7 @@ class _Lengths:
         if has != said:
             form = "lengths {}, {} and trailing shape {}"
             raise InvalidArgument(
-                f"sample {id}, key {key} has {form.format(*has)}, but data_info says {form.format(*said)}"
+                f"sample {id}, key {key} has {form.format(*has)}, but data_info has {form.format(*said)}"
             )
 
     def dtype(self, key: str) -> Any:

@@ -329,7 +329,7 @@ def _next(
         except StopIteration:
             return None
         if not isinstance(data, Mapping):
-            raise TypeError(f"the data iterator gave a {type(data).__name__}, not a mapping of names to tensors")
+            raise TypeError(f"the data iterator returned a {type(data).__name__}, not a mapping of names to tensors")
         return prepare(data)
 
     batch = read() if place(group)[1] == 1 else _stream_of(group).next(read)

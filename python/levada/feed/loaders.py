@@ -46,8 +46,8 @@ _DIVISIONS = (
 _PREFIXES = ("", "_")
 
 _CLASSES = {
-    "DataLoaderShard": "pass the loader that accelerator.prepare() was given",
-    "DataLoaderDispatcher": "pass the loader that accelerator.prepare() was given",
+    "DataLoaderShard": "pass the loader that was passed to accelerator.prepare()",
+    "DataLoaderDispatcher": "pass the loader that was passed to accelerator.prepare()",
     "StreamingDataset": "iterate it without a feed on each rank, or pass a data set that yields all samples",
     "StreamingDataLoader": "iterate it without a feed on each rank, or pass a loader that yields all samples",
     "SavableDataLoader": "pass a loader that yields all samples, of WorkerConfig(rank=0, world_size=1)",
@@ -89,11 +89,11 @@ def check_whole(source: Any, mesh: Mesh, job_size: int) -> None:
 
 def _why(part: Any, *, is_variable: bool) -> str | None:
     if isinstance(part, FunctionType) and part.__name__ in _FUNCTIONS:
-        return f"{part.__name__}, which divides the shards by rank; leave it out"
+        return f"{part.__name__}, which divides the shards by rank; omit it"
     kind = type(part).__name__
     nodes = _count(_attribute(part, "_distributed"), "world_size")
     if nodes > 1:
-        return f"{with_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; leave out that call"
+        return f"{with_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; omit that call"
     shards = _count(_attribute(part, "_shard_options"), "shard_count")
     if shards > 1:
         return f"{with_article(kind)} with shard_count={shards}, which yields one of {shards} parts of the data; make it with NoSharding()"

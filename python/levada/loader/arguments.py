@@ -82,11 +82,11 @@ def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any
         raise InvalidArgument(f"{' and '.join(given)} each decide which items are drawn: pass only one of them")
     lists = [name for name in given if name != "weights"]
     if lists and (shuffle or num_samples is not None):
-        raise InvalidArgument(f"{lists[0]} decides the order and the number of draws: leave out shuffle and num_samples")
+        raise InvalidArgument(f"{lists[0]} decides the order and the number of draws: omit shuffle and num_samples")
     if lists and epochs != 1:
-        raise InvalidArgument(f"{lists[0]} is listed for one epoch at a time: leave out epochs")
+        raise InvalidArgument(f"{lists[0]} is listed for one epoch at a time: omit epochs")
     if weights is not None and not isinstance(weights, Mapping) and shuffle:
-        raise InvalidArgument("weights draw items at random, with replacement: leave out shuffle")
+        raise InvalidArgument("weights draw items at random, with replacement: omit shuffle")
     for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         if (why := why_partial(each)) is not None:
             raise InvalidArgument(f"{name} cannot be used, since the loader divides the items itself: {why}")
@@ -107,14 +107,14 @@ def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: 
             '"flops", and cut items in __getitem__'
         )
     if on_error == "skip":
-        raise InvalidArgument('on_error="skip" does not go with balance or max_tokens: which rank has an item depends on all of them')
+        raise InvalidArgument('on_error="skip" excludes balance and max_tokens: which rank has an item depends on all of them')
     return made
 
 
 def check_steps(batch_size: Any, *, is_batched: bool, drops: bool, pads: bool, in_order: bool) -> None:
     """Raises InvalidArgument for contradictory arguments. `is_batched`: whether there is a batch_sampler."""
     if is_batched and (batch_size not in (None, 1) or drops):
-        raise InvalidArgument("batch_sampler makes the batches: leave out batch_size and drop_last")
+        raise InvalidArgument("batch_sampler makes the batches: omit batch_size and drop_last")
     if drops and pads:
         raise InvalidArgument("drop_last leaves out the last step, and pad_last fills it: choose one")
     if not in_order:

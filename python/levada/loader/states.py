@@ -54,7 +54,7 @@ class LoaderState(NamedTuple):
         epoch, position, identity = state["epoch"], state["position"], state["order"]
         is_text = isinstance(identity, Mapping) and all(type(each) is str for pair in identity.items() for each in pair)
         if any(type(number) is not int or not 0 <= number < _END_OF_EPOCHS for number in (epoch, position)) or not is_text:
-            raise InvalidArgument("the state of a DataLoader has been damaged: epoch, position or order is of another type or range")
+            raise InvalidArgument("the state of a DataLoader has been damaged: epoch, position or order has a wrong type or range")
         if state["checksum"] != _checksum({name: state[name] for name in names[:-1]}):
             raise InvalidArgument("this state of a DataLoader has been changed since it was saved: its checksum is another")
         facts = dict(identity)

@@ -86,7 +86,7 @@ class Run(Generic[T]):
         at = [step.name for step in self._steps if step.operation == "fullsync"]
         if at and self.options.on_worker_death == "replace":
             raise InvalidArgument(
-                f'on_worker_death="replace" does not go with {at[0]}(): the other ranks rely on items that it announced'
+                f'on_worker_death="replace" cannot be combined with {at[0]}(): the other ranks rely on items that it announced'
             )
 
     def __iter__(self) -> Epoch:

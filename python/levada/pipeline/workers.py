@@ -333,8 +333,8 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
         Pickler(stream, protocol=5).dump(value)
     except Exception as error:
         raise StageFailed(
-            f"{what} cannot be sent to another process: {error}; give {instead} what cannot be sent (a generator, an open "
-            "file, a connection), which is then called in the process that needs it"
+            f"{what} cannot be sent to another process: {error}; pass {instead} the object that cannot be sent (a generator, an "
+            "open file, a connection); it is called in the process that needs it"
         ) from error
     return stream.getvalue()
 
