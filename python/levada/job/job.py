@@ -76,7 +76,7 @@ def join(
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise Unsupported(
             "this process is being started by another one and imports the main module for that; put code that joins a job, "
-            'such as a feed, under if __name__ == "__main__": there'
+            'such as a feed, under if __name__ == "__main__"'
         )
     if group is not None and is_device_mesh(group):
         joined = _join_devices(group, options)
