@@ -268,7 +268,7 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
     return receive_answer(*engine_, *from_root_[0], timeout, what_, poll);
   }
   std::vector<Lease> others;
-  Posted posted(*engine_, what_);
+  OperationStatus posted(*engine_, what_);
   try {
     others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
   } catch (const PeerLost& lost) {
