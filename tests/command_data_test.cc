@@ -166,7 +166,7 @@ TEST(CommandConvert, ReadsAListOfFiles) {
   EXPECT_EQ(json_of({"convert", three, out, "--files-from", list, "--overwrite"})["documents"], 3);
   const auto twice = run({"convert", two, out + "2", "--files-from", list});
   EXPECT_EQ(twice.status, 1);
-  EXPECT_THAT(twice.err, HasSubstr("listed 2.txt is named twice; name it once"));
+  EXPECT_THAT(twice.err, HasSubstr("listed 2.txt appears twice; name it once"));
   const auto commented = write_file("commented list", "# two files\n  " + one + " \n\t#" + two + "\n" + two + "\r\n");
   EXPECT_EQ(json_of({"convert", out, "--files-from", commented, "--tokenizer", "bytes", "--overwrite"})["documents"],
             2);

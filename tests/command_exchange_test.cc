@@ -66,8 +66,7 @@ TEST(CommandPlanExchange, ReportsErrorsInOneSentence) {
   expect_refusal(spec(R"("destination": [])"), "unknown key \"destination\"");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["z"]}])"),
                  "sample z, key tokens is wanted on rank 1, but no rank holds it");
-  expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"),
-                 "destinations[0].ranks: a rank belongs here");
+  expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"), "destinations[0].ranks: expected a rank");
   expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along the data axes");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"])"),
                  "sample a, key values is wanted on rank 1, but no rank has that key of it");

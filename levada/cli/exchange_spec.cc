@@ -33,26 +33,26 @@ T get(const Json& value, std::string_view where, std::string_view what) {
   if constexpr (std::is_same_v<T, bool>) fits = value.is_boolean();
   else if constexpr (std::is_same_v<T, std::string>) fits = value.is_string();
   else fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<T>::max()};
-  if (!fits) refuse(where, fmt::format("{} belongs here", what));
+  if (!fits) refuse(where, fmt::format("expected {}", what));
   return value.get<T>();
 }
 
 template <typename T>
 std::vector<T> get_list(const Json& value, std::string_view where, std::string_view what) {
-  if (!value.is_array()) refuse(where, fmt::format("a list of {}s belongs here", what));
+  if (!value.is_array()) refuse(where, fmt::format("expected a list of {}s", what));
   std::vector<T> list;
   for (const Json& each : value) list.push_back(get<T>(each, where, fmt::format("a {}", what)));
   return list;
 }
 
 const Json& need(const Json& object, const char* name, std::string_view where) {
-  if (!object.is_object()) refuse(where, "an object belongs here");
+  if (!object.is_object()) refuse(where, "expected an object");
   if (!object.contains(name)) refuse(where, fmt::format("\"{}\" is missing", name));
   return object[name];
 }
 
 void allow_only(const Json& object, const std::set<std::string>& names, std::string_view where) {
-  if (!object.is_object()) refuse(where, "an object belongs here");
+  if (!object.is_object()) refuse(where, "expected an object");
   for (const auto& [name, value] : object.items()) {
     if (!names.contains(name)) refuse(where, fmt::format("unknown key \"{:.60}\"", name));
   }
@@ -74,7 +74,7 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   const int first = value.contains("first") ? get<int>(value["first"], where + ".first", "a rank") : 0;
   if (mesh.size() > max_ranks || first > max_ranks) refuse(where, "it exceeds a million ranks");
   std::vector<std::vector<std::string>> lists;
-  if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along the data axes belongs here");
+  if (!ids.is_array()) refuse(where + ".ids", "expected a list of ids for each coordinate along the data axes");
   for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));
   const auto cut = value.contains("cp") ? get<std::string>(value["cp"], where + ".cp", "whole, consecutive or zigzag")
                                         : std::string("whole");
@@ -100,11 +100,11 @@ ExchangeSpec ExchangeSpec::from_json(std::string_view text) {
   allow_only(json, {"holders", "destinations", "keys", "cut_keys", "allow_absent", "hosts"}, "the whole");
   ExchangeSpec spec;
   const Json& holders = need(json, "holders", "the whole");
-  if (!holders.is_array()) refuse("holders", "a list belongs here");
+  if (!holders.is_array()) refuse("holders", "expected a list");
   for (std::size_t i = 0; i < holders.size(); ++i)
     add_holders(holders[i], fmt::format("holders[{}]", i), spec.directory);
   const Json& destinations = need(json, "destinations", "the whole");
-  if (!destinations.is_array()) refuse("destinations", "a list belongs here");
+  if (!destinations.is_array()) refuse("destinations", "expected a list");
   for (std::size_t i = 0; i < destinations.size(); ++i) {
     add_destinations(destinations[i], fmt::format("destinations[{}]", i), spec.request.destinations);
   }

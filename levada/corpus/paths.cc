@@ -123,7 +123,7 @@ void expect_each_once(const std::vector<std::string>& files) {
   std::map<std::pair<dev_t, ino_t>, const std::string*> by_number;
   std::set<std::string_view> names;
   for (const auto& file : files) {
-    if (!names.insert(file).second) throw SourceError(fmt::format("{} is named twice{}", printable(file), remedy));
+    if (!names.insert(file).second) throw SourceError(fmt::format("{} appears twice{}", printable(file), remedy));
     const auto number = is_url(file) ? std::nullopt : number_of(file);
     if (!number) continue;
     const auto [known, is_new] = by_number.emplace(*number, &file);

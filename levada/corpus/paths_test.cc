@@ -235,7 +235,7 @@ TEST(Paths, RejectsAFileThatWouldBeReadTwice) {
     }
     return "no fault";
   };
-  EXPECT_THAT(fault({"2*.jsonl", "2.jsonl"}), HasSubstr("2.jsonl is named twice; name it once, or"));
+  EXPECT_THAT(fault({"2*.jsonl", "2.jsonl"}), HasSubstr("2.jsonl appears twice; name it once, or"));
   EXPECT_THAT(fault({"2.jsonl", "./2.jsonl"}), HasSubstr("are one file"));
   EXPECT_THAT(fault({"latest.jsonl", "2.jsonl"}), HasSubstr("are one file"));
   EXPECT_THAT(fault({"10.jsonl", "same.jsonl"}), HasSubstr("are one file"));

@@ -26,7 +26,7 @@ void check_model(const ModelRanks& model) {
   std::ranges::sort(ranks);
   const auto twice = std::ranges::adjacent_find(ranks);
   if (ranks.front() < 0) throw InvalidArgument(fmt::format("rank {} cannot be in a mesh", ranks.front()));
-  if (twice != ranks.end()) throw InvalidArgument(fmt::format("rank {} is listed twice for one mesh", *twice));
+  if (twice != ranks.end()) throw InvalidArgument(fmt::format("rank {} appears twice in one mesh", *twice));
 }
 
 void check_sequences(const Mesh& mesh, const Placement& sequences) {

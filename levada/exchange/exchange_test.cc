@@ -202,7 +202,7 @@ TEST(Destinations, AreCutAlongOneNonDataAxis) {
   const auto of_ranks = [](std::vector<int> ranks) {
     destinations_of({Mesh::parse("dp=2"), std::move(ranks)}, {{"a"}, {"b"}});
   };
-  EXPECT_EQ(refusal([&] { of_ranks({3, 3}); }), "rank 3 is listed twice for one mesh");
+  EXPECT_EQ(refusal([&] { of_ranks({3, 3}); }), "rank 3 appears twice in one mesh");
   EXPECT_EQ(refusal([&] { of_ranks({0, -1}); }), "rank -1 cannot be in a mesh");
 }
 

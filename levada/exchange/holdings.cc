@@ -177,7 +177,7 @@ void HoldingsTable::add(int rank, ByteView bytes) {
   std::vector<SampleKey> keys;
   while (reader.get<std::uint8_t>() != no_column) {
     column.read(reader, index_.size(), keys_);
-    if (std::ranges::find(keys, column.key) != keys.end()) reader.fail("a key that is listed twice");
+    if (std::ranges::find(keys, column.key) != keys.end()) reader.fail("a key that appears twice");
     keys.push_back(column.key);
     add_column(rank, column);
   }

@@ -169,7 +169,7 @@ TEST(Holdings, RejectImpossibleHoldings) {
   EXPECT_THAT(refused(Lie().column({})), HasSubstr("a key without samples"));
   EXPECT_THAT(refused(Lie().column({0, 1})), HasSubstr("a wrong number of lengths"));
   EXPECT_THAT(refused(Lie().column({0}, 2)), HasSubstr("a wrong number of contents"));
-  EXPECT_THAT(refused(Lie().column().column({})), HasSubstr("a key that is listed twice"));
+  EXPECT_THAT(refused(Lie().column().column({})), HasSubstr("a key that appears twice"));
   EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not requested"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not held"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not held"));

@@ -89,7 +89,7 @@ SampleBatch::SampleBatch(std::vector<std::string> ids) : ids_(std::move(ids)) {
   seen.reserve(ids_.size());
   for (const std::string& id : ids_) {
     if (id.empty()) throw InvalidArgument("a sample's id is empty");
-    if (!seen.insert(id).second) throw InvalidArgument(fmt::format("sample {} is listed twice among the ids", id));
+    if (!seen.insert(id).second) throw InvalidArgument(fmt::format("sample {} appears twice among the ids", id));
   }
 }
 

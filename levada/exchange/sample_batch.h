@@ -51,7 +51,7 @@ struct SampleBytes {
 class SampleBatch {
  public:
   SampleBatch() = default;
-  /// Makes a batch without keys. Throws for an empty id and for one that is listed twice.
+  /// Makes a batch without keys. Throws for an empty id and for one that appears twice.
   explicit SampleBatch(std::vector<std::string> ids);
 
   std::size_t size() const { return ids_.size(); }
@@ -92,7 +92,7 @@ class SampleBatch {
   void set_values(std::size_t position, PlainValues values);
 
   /// Concatenates batches; the inverse of the splits below. A key that one of them lacks is absent for its ids. Throws
-  /// for an id that is listed twice, and for a key whose dtype or trailing shape differ.
+  /// for an id that appears twice, and for a key whose dtype or trailing shape differ.
   static SampleBatch gather(std::span<const SampleBatch> batches);
   /// Splits into consecutive parts of counts[0], counts[1], ... ids. Every part has all keys. Throws unless the counts
   /// add up to size().

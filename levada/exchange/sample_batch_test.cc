@@ -167,12 +167,12 @@ TEST(SampleBatch, RejectsInvalidJson) {
   };
   EXPECT_THAT(value(R"({"message": "0g"})"), HasSubstr("values[0]: \"message\" is not hexadecimal"));
   EXPECT_THAT(value(R"({"message": "000"})"), HasSubstr("odd number of digits"));
-  EXPECT_THAT(value(R"({"message": 1})"), HasSubstr("a string belongs here"));
+  EXPECT_THAT(value(R"({"message": 1})"), HasSubstr("expected a string"));
   EXPECT_THAT(value(R"({"message": "", "more": 1})"), HasSubstr("an object with a \"message\""));
 }
 
 TEST(SampleBatch, NamesSampleAndKeyInErrors) {
-  EXPECT_THAT(refusal([] { SampleBatch({"x", "y", "x"}); }), HasSubstr("sample x is listed twice"));
+  EXPECT_THAT(refusal([] { SampleBatch({"x", "y", "x"}); }), HasSubstr("sample x appears twice"));
   SampleBatch batch({"x", "y"});
   EXPECT_THAT(refusal([&] {
                 batch.set("k", Tensor::zeros(dtypes::int8, {3}), Seqlens::one_each({1, 1}));

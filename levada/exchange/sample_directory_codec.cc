@@ -213,7 +213,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   if (keys > State::max_keys) reader.fail(fmt::format("{} keys", keys));
   for (; keys > 0; --keys) {
     const SampleKey key = get_key(reader);
-    if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} is listed twice", key.name));
+    if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} appears twice", key.name));
     state.find_or_add_key(key);
   }
   std::vector<std::uint32_t> sets{0};
@@ -224,7 +224,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
     const std::string_view id = get_text(reader, "an id");
     if (id.empty() || id.size() >= (std::size_t{1} << 24)) reader.fail("an id that is empty or too long");
     if (state.find_or_add(id, hash64(as_bytes(id))) != sample)
-      reader.fail(fmt::format("sample {:.60} is listed twice", id));
+      reader.fail(fmt::format("sample {:.60} appears twice", id));
   }
   std::vector<std::uint32_t> set_of;  // by sample
   for (std::size_t key = 0; key < state.keys().size(); ++key) {

@@ -21,18 +21,18 @@ constexpr int deepest = 8;
 }
 
 const Json& child(const Json& object, const char* name, std::string_view where) {
-  if (!object.is_object()) refuse(where, fmt::format("an object belongs here, not {}", object.type_name()));
+  if (!object.is_object()) refuse(where, fmt::format("expected an object, got {}", object.type_name()));
   if (!object.contains(name)) refuse(where, fmt::format("\"{}\" is missing", name));
   return object[name];
 }
 
 const Json& list(const Json& value, std::string_view where) {
-  if (!value.is_array()) refuse(where, fmt::format("a list belongs here, not {}", value.type_name()));
+  if (!value.is_array()) refuse(where, fmt::format("expected a list, got {}", value.type_name()));
   return value;
 }
 
 const std::string& text(const Json& value, std::string_view where) {
-  if (!value.is_string()) refuse(where, fmt::format("a string belongs here, not {}", value.type_name()));
+  if (!value.is_string()) refuse(where, fmt::format("expected a string, got {}", value.type_name()));
   return value.get_ref<const std::string&>();
 }
 
@@ -41,7 +41,7 @@ std::vector<std::int64_t> extents(const Json& value, std::string_view where) {
   for (const Json& each : list(value, where)) {
     const bool fits =
         each.is_number_unsigned() && each.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max();
-    if (!fits) refuse(where, "only numbers from 0 to 2^63-1 belong here");
+    if (!fits) refuse(where, "expected a number from 0 to 2^63-1");
     numbers.push_back(each.get<std::int64_t>());
   }
   return numbers;
@@ -97,12 +97,12 @@ PlainValue value_in(const Json& value, std::string_view where) {
                             value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()});
   if (fits) return value.get<std::int64_t>();
   refuse(where,
-         "a plain value belongs here: null, a truth value, a string, a number of 64 bits, or an object with a "
+         "expected a plain value: null, a truth value, a string, a number of 64 bits, or an object with a "
          "\"message\"");
 }
 
 PlainValues values_in(const Json& object, std::string_view where) {
-  if (!object.is_object()) refuse(where, fmt::format("an object belongs here, not {}", object.type_name()));
+  if (!object.is_object()) refuse(where, fmt::format("expected an object, got {}", object.type_name()));
   PlainValues values;
   for (const auto& [name, value] : object.items()) values[name] = value_in(value, where);
   return values;
@@ -163,7 +163,7 @@ SampleBatch SampleBatch::from_json(std::string_view given) {
   for (const Json& id : list(child(json, "ids", "the whole"), "ids")) ids.push_back(text(id, "ids"));
   SampleBatch batch(std::move(ids));
   const Json& keys = child(json, "keys", "the whole");
-  if (!keys.is_object()) refuse("keys", fmt::format("an object belongs here, not {}", keys.type_name()));
+  if (!keys.is_object()) refuse("keys", fmt::format("expected an object, got {}", keys.type_name()));
   for (const auto& [name, value] : keys.items()) {
     const auto where = fmt::format("keys[\"{:.60}\"]", name);
     batch.set(key_in(name, value, where), seqlens_in(child(value, "seqlens", where), where + ".seqlens"));

@@ -64,7 +64,7 @@ Mesh::Names data_axes_of(const std::vector<Axis>& axes, const std::optional<Mesh
             printable(fmt::format("data axis '{:.40}' is not an axis of the mesh; name one of its axes", *name)));
       }
       if (std::find(given->begin(), name, *name) != name) {
-        throw InvalidArgument(fmt::format("data axis {} is given twice; name each axis once", *name));
+        throw InvalidArgument(fmt::format("data axis {} appears twice; name each axis once", *name));
       }
     }
   }

@@ -201,7 +201,7 @@ TEST(Pack, YieldsEachPositionOnceInSegmentsOfOneDocument) {
       ASSERT_EQ(std::ssize(begins), pack.max_documents.value_or(pack.default_max_documents()) + 2);
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         if (field<float>(row, "loss_mask")[i] == 0) continue;
-        ASSERT_TRUE(found.emplace(tokens[i], labels[i]).second) << tokens[i] << " occurs twice";
+        ASSERT_TRUE(found.emplace(tokens[i], labels[i]).second) << tokens[i] << " appears twice";
         const bool begins_here = std::ranges::find(begins, static_cast<std::int32_t>(i)) != begins.end();
         ASSERT_EQ(positions[i] == 0, begins_here);
       }

@@ -95,7 +95,7 @@ Readers Readers::parse(std::string_view text) {
           name));
     }
     if (std::find(readers.axes.begin(), readers.axes.end(), name) != readers.axes.end()) {
-      throw InvalidArgument(fmt::format("readers '{:.60}': {} is listed twice; name each axis once", text, name));
+      throw InvalidArgument(fmt::format("readers '{:.60}': {} appears twice; name each axis once", text, name));
     }
     readers.axes.emplace_back(name);
     if (comma == std::string_view::npos) return readers;

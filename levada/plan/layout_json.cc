@@ -21,16 +21,16 @@ constexpr int deepest = 8;
 }
 
 const std::string& text_of(const Json& value, std::string_view where) {
-  if (!value.is_string()) refuse(where, fmt::format("a string belongs here, not {}", value.type_name()));
+  if (!value.is_string()) refuse(where, fmt::format("expected a string, got {}", value.type_name()));
   return value.get_ref<const std::string&>();
 }
 
 void expect_array(const Json& value, std::string_view where) {
-  if (!value.is_array()) refuse(where, fmt::format("a list belongs here, not {}", value.type_name()));
+  if (!value.is_array()) refuse(where, fmt::format("expected a list, got {}", value.type_name()));
 }
 
 void expect_object(const Json& value, std::string_view where) {
-  if (!value.is_object()) refuse(where, fmt::format("an object belongs here, not {}", value.type_name()));
+  if (!value.is_object()) refuse(where, fmt::format("expected an object, got {}", value.type_name()));
 }
 
 std::vector<Placement> placements_in(const Json& value, std::string_view where) {
@@ -81,8 +81,7 @@ std::map<std::string, std::vector<int>> stages_in(const Json& value) {
     for (const Json& coordinate : coordinates) {
       if (!coordinate.is_number_unsigned() ||
           coordinate.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max()) {
-        refuse(fmt::format("{}[{}]", where, list.size()),
-               "a coordinate along the pipeline axis belongs here: 0, 1, ...");
+        refuse(fmt::format("{}[{}]", where, list.size()), "expected a coordinate along the pipeline axis: 0, 1, ...");
       }
       list.push_back(coordinate.get<int>());
     }

@@ -144,20 +144,19 @@ TEST(LayoutJson, RequiresOnlyFields) {
 TEST(LayoutJson, NamesTheErrorAndItsPlace) {
   EXPECT_THAT(refusal_of_json(""), HasSubstr("line 1, column 1"));
   EXPECT_THAT(refusal_of_json("{\"fields\":\n {]}"), HasSubstr("line 2, column 3"));
-  EXPECT_THAT(refusal_of_json("[]"), HasSubstr("an object belongs here, not array"));
+  EXPECT_THAT(refusal_of_json("[]"), HasSubstr("expected an object, got array"));
   EXPECT_THAT(refusal_of_json("{}"), HasSubstr("\"fields\" is missing"));
   EXPECT_THAT(refusal_of_json(R"({"fields": [], "x": 1})"), HasSubstr("\"x\": unknown key"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": []})"), HasSubstr("fields: an object belongs here, not array"));
-  EXPECT_THAT(refusal_of_json(R"j({"fields": {"t": "shard(dp,0)"}})j"),
-              HasSubstr("fields[\"t\"]: a list belongs here"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": []})"), HasSubstr("fields: expected an object, got array"));
+  EXPECT_THAT(refusal_of_json(R"j({"fields": {"t": "shard(dp,0)"}})j"), HasSubstr("fields[\"t\"]: expected a list"));
   EXPECT_THAT(refusal_of_json(R"j({"fields": {"t": ["shard(dp,0)", 1]}})j"),
-              HasSubstr("fields[\"t\"][1]: a string belongs here, not number"));
+              HasSubstr("fields[\"t\"][1]: expected a string, got number"));
   EXPECT_THAT(refusal_of_json(R"j({"fields": {"t": ["shard(dp)"]}})j"),
               HasSubstr("fields[\"t\"][0]: 'shard(dp)' is not a placement"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "name": 1})"), HasSubstr("name: a string belongs here"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "name": 1})"), HasSubstr("name: expected a string"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": ["t"]})"), HasSubstr("\"t\" is not among the fields"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": [null]})"), HasSubstr("optional[0]: a string belongs"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "otherwise": {}})"), HasSubstr("otherwise: a list belongs here"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "otherwise": {}})"), HasSubstr("otherwise: expected a list"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"a": 1}})"), HasSubstr("stages[\"a\"]: a list belongs"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"": []}})"), HasSubstr("a stage name consists of letters"));
   for (const char* number : {"-1", "1.5", "2147483648", "1e99", "99999999999999999999", "\"1\"", "null"}) {

@@ -161,7 +161,7 @@ TEST(Readers, RoundTripThroughText) {
     EXPECT_EQ(Readers::parse(text).to_string(), text);
   EXPECT_THAT(refusal([] { Readers::parse(""); }), HasSubstr("'' is not an axis"));
   EXPECT_THAT(refusal([] { Readers::parse("dp,"); }), HasSubstr("'' is not an axis"));
-  EXPECT_THAT(refusal([] { Readers::parse("dp,dp"); }), HasSubstr("dp is listed twice"));
+  EXPECT_THAT(refusal([] { Readers::parse("dp,dp"); }), HasSubstr("dp appears twice"));
 }
 
 TEST(Readers, ReadForTheRanksAtTheirCoordinates) {

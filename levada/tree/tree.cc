@@ -46,7 +46,7 @@ void check(const Container& container) {
         fmt::format("a {} has {} keys for {} children", name, container.keys.size(), container.children.size()));
   }
   if (const auto* key = first_duplicate(container.keys)) {
-    throw InvalidArgument(fmt::format("the key {} occurs twice in a {}", key_name(*key), name));
+    throw InvalidArgument(fmt::format("the key {} appears twice in a {}", key_name(*key), name));
   }
   if (container.kind != ContainerKind::record) return;
   for (const auto& key : container.keys) {

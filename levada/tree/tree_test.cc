@@ -77,7 +77,7 @@ TEST(Tree, DetectsADuplicateAmongManyKeys) {
   }
   EXPECT_NO_THROW(Tree{container});
   container.keys.back() = std::int64_t{17};
-  EXPECT_THAT(refusal([&] { Tree{container}; }), HasSubstr("the key 17 occurs twice"));
+  EXPECT_THAT(refusal([&] { Tree{container}; }), HasSubstr("the key 17 appears twice"));
 }
 
 TEST(Tree, RejectsALeafAsContainerAndViceVersa) {

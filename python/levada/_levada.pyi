@@ -848,7 +848,7 @@ class SampleBatch:
 
     def __init__(self, ids: Sequence[str], fields: Mapping[str, Any] | None = None, seqlens: Mapping[str, Sequence[int | Sequence[int] | None]] | None = None, *, values: Sequence[Mapping[str, Any]] | None = None) -> None:
         """
-        fields and seqlens: by key, as for set(); values: one mapping for each id. Raises InvalidArgument for an empty id or one that is listed twice.
+        fields and seqlens: by key, as for set(); values: one mapping for each id. Raises InvalidArgument for an empty id or one that appears twice.
         """
 
     def set(self, key: str, data: Any, seqlens: Sequence[int | Sequence[int] | None] | None = None) -> None:
@@ -934,7 +934,7 @@ class SampleBatch:
     @staticmethod
     def gather(batches: Sequence[SampleBatch]) -> SampleBatch:
         """
-        Joins batches, one after the other; a key that one of them lacks is absent for its ids. Reverses split() and unpack(). Raises InvalidArgument for an id that is listed twice, and if dtype or trailing shape of a key differ.
+        Joins batches, one after the other; a key that one of them lacks is absent for its ids. Reverses split() and unpack(). Raises InvalidArgument for an id that appears twice, and if dtype or trailing shape of a key differ.
         """
 
     def split(self, parts: Sequence[int] | Sequence[Sequence[int]]) -> list[SampleBatch]:

@@ -175,7 +175,7 @@ def test_an_impostor_that_listens_in_place_of_a_rank_is_rejected() -> None:
 
         poser = threading.Thread(target=pose)
         poser.start()
-        with pytest.raises(EngineError, match="is no rank of this job"):
+        with pytest.raises(EngineError, match="is not a rank of this job"):
             call(where, SECRET, 1, WITHIN)
         poser.join()
 

@@ -141,7 +141,7 @@ def test_the_error_of_a_store_names_the_refused_value() -> None:
 def test_the_error_of_a_batch_names_the_refused_value() -> None:
     make = exchange.SampleBatch
     for refused, kind, why in (
-        (lambda: make(["a", "a"]), levada.InvalidArgument, "sample a is listed twice"),
+        (lambda: make(["a", "a"]), levada.InvalidArgument, "sample a appears twice"),
         (lambda: make(["a"], {"x": np.zeros(3)}), levada.InvalidArgument, "3 tokens"),
         (lambda: make(["a"], {}, {"x": [1]}), levada.InvalidArgument, "seqlens has key x"),
         (lambda: make(["a"], {"x": [np.int64(3)]}), levada.InvalidArgument, "key x of sample a"),

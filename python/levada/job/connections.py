@@ -194,7 +194,7 @@ def call(where: Address, secret: bytes, rank: int, timeout: float) -> socket.soc
             raise
         if not is_rank:
             connection.close()
-            raise EngineError(f"the listener at {where.address}, port {where.port} is no rank of this job")
+            raise EngineError(f"the listener at {where.address}, port {where.port} is not a rank of this job")
         connection.settimeout(None)
         return connection
 

@@ -358,7 +358,7 @@ void bind_structure(nb::class_<Samples>& type) {
 void bind_division(nb::class_<Samples>& type) {
   type.def_static("gather", &gather, nb::arg("batches"),
                   "Joins batches, one after the other; a key that one of them lacks is absent for its ids. Reverses "
-                  "split() and unpack(). Raises InvalidArgument for an id that is listed twice, and if dtype or "
+                  "split() and unpack(). Raises InvalidArgument for an id that appears twice, and if dtype or "
                   "trailing shape of a key differ.")
       .def("split", &split, nb::arg("parts"),
            nb::sig("def split(self, parts: collections.abc.Sequence[int] | "
@@ -431,7 +431,7 @@ void bind_samples(nb::module_& module) {
               "collections.abc.Sequence[collections.abc.Mapping[str, typing.Any]] | None = None) -> "
               "None"),
       "fields and seqlens: by key, as for set(); values: one mapping for each id. Raises InvalidArgument for an empty "
-      "id or one that is listed twice.");
+      "id or one that appears twice.");
   bind_fields(type);
   bind_structure(type);
   bind_division(type);
