@@ -173,7 +173,7 @@ UniqueFd AtomicFile::create() const {
   UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode_ & ACCESSPERMS));
   if (!fd) {
     if (errno != EEXIST) fail("create", errno);
-    make_way();
+    remove_stale();
     return {};
   }
   if (is_for_group() && ::fchmod(fd.get(), mode_ & ACCESSPERMS) != 0) fail("create", errno);
@@ -185,8 +185,8 @@ UniqueFd AtomicFile::create() const {
 
 /// Removes a partial file left by a process that has ended. Throws if another process is writing it or it cannot be
 /// removed.
-void AtomicFile::make_way() const {
-  const auto refuse = [&](std::string_view why) {
+void AtomicFile::remove_stale() const {
+  const auto throw_blocked = [&](std::string_view why) {
     throw SourceError(fmt::format("cannot create {}: {} {}: remove it, or choose another name", path_, partial_, why));
   };
   switch (remove_if_abandoned(partial_, is_for_group())) {
@@ -194,8 +194,8 @@ void AtomicFile::make_way() const {
     case Found::in_use:
       throw FileBusy(
           fmt::format("another process is writing {}: wait until it has finished, or choose another name", path_));
-    case Found::of_another_user: refuse("belongs to another user"); break;
-    case Found::no_file: refuse("is not a regular file"); break;
+    case Found::of_another_user: throw_blocked("belongs to another user"); break;
+    case Found::no_file: throw_blocked("is not a regular file"); break;
     case Found::stuck: fail("create", errno);
   }
 }
@@ -243,7 +243,7 @@ void AtomicFile::sync() {
   if (::fsync(fd_.get()) != 0) fail("write", errno);
 }
 
-void AtomicFile::give_name() {
+void AtomicFile::rename_into_place() {
   const SignalsBlocked blocked;
   set_owner(slot_, -::getpid());
   if (std::rename(partial_.c_str(), path_.c_str()) != 0) {
@@ -259,7 +259,7 @@ void AtomicFile::publish(bool lasting) {
     stay_if_ending();
     throw FileBusy(fmt::format("another process is writing {}", path_));
   }
-  give_name();
+  rename_into_place();
   if (lasting) sync_folder_of(path_);
 }
 

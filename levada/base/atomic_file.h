@@ -73,8 +73,8 @@ class AtomicFile {
   bool is_for_group() const { return (mode_ & S_ISGID) != 0; }
   void open();
   UniqueFd create() const;
-  void make_way() const;
-  void give_name();
+  void remove_stale() const;
+  void rename_into_place();
   void start_stretch();
   [[noreturn]] void fail(std::string_view what, int error) const;
 

@@ -47,7 +47,7 @@ TEST(CopyPayloadPastCaches, CopiesAnyAlignmentToAnyAlignment) {
   }
 }
 
-TEST(WayToCopy, BypassesTheCachesForLargeCopies) {
+TEST(CopyMode, BypassesTheCachesForLargeCopies) {
   EXPECT_EQ(copy_mode_for(0), CopyMode::cached);
   EXPECT_EQ(copy_mode_for(cached_write_bytes), CopyMode::cached);
   EXPECT_EQ(copy_mode_for(cached_write_bytes + 1), CopyMode::non_temporal);

@@ -12,13 +12,13 @@ namespace {
 enum class Fruit : std::uint8_t { apple, pear, plum };
 constexpr EnumName<Fruit> fruits[] = {{"apple", Fruit::apple}, {"pear", Fruit::pear}, {"plum", Fruit::plum}};
 
-TEST(Words, ConvertValuesAndNames) {
+TEST(EnumNames, ConvertValuesAndNames) {
   EXPECT_EQ(parse_enum("fruit", "pear", fruits), Fruit::pear);
   EXPECT_EQ(enum_name(Fruit::pear, fruits), "pear");
   EXPECT_EQ(enum_name(static_cast<Fruit>(9), fruits), "unknown");
 }
 
-TEST(Words, AreAllListedInTheErrorForAnUnknownName) {
+TEST(EnumNames, AreAllListedInTheErrorForAnUnknownName) {
   try {
     parse_enum("--fruit", "rock", fruits);
     FAIL();

@@ -37,7 +37,7 @@ CorpusOptions corpus_options(const DataArguments& arguments, int readers) {
 
 void check_enough(const Corpus& corpus, const Job& job, const DataArguments& arguments, Tail tail) {
   if (tail != Tail::drop) return;
-  const auto needed = samples_a_step(job, arguments);
+  const auto needed = samples_per_step(job, arguments);
   const auto size = corpus.size();
   if (!size || *size >= needed) return;
   throw InvalidArgument(
@@ -161,7 +161,7 @@ std::optional<Balance> balance_of(const DataArguments& arguments) {
   return balance;
 }
 
-std::int64_t samples_a_step(const Job& job, const DataArguments& arguments) {
+std::int64_t samples_per_step(const Job& job, const DataArguments& arguments) {
   return arguments.job.batch * job.mesh.data_size();
 }
 

@@ -56,7 +56,7 @@ void check_data_options(const DataArguments& arguments);
 /// Returns how steps are balanced, or nothing if they are not. Throws InvalidArgument.
 std::optional<Balance> balance_of(const DataArguments& arguments);
 
-std::int64_t samples_a_step(const Job& job, const DataArguments& arguments);
+std::int64_t samples_per_step(const Job& job, const DataArguments& arguments);
 
 /// Opens the data and, if necessary, tokenizes text; shows a progress line if `tell`. `readers` is the number of
 /// readers that share the storage; `tail` determines the handling of an incomplete last step. Throws SourceError, and

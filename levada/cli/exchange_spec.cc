@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 /// Returns the result of `make`. Adds the place to an error that it throws.
 template <typename Make>
-auto saying(std::string_view where, Make&& make) {
+auto with_place(std::string_view where, Make&& make) {
   try {
     return make();
   } catch (const InvalidArgument& error) {
@@ -70,7 +70,7 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   if (value.contains("ranks"))
     refuse(where, "\"ranks\" and \"mesh\" exclude each other; \"first\" is the first rank of a mesh");
   const auto name = get<std::string>(value["mesh"], where + ".mesh", "a mesh such as dp=2,tp=2");
-  const Mesh mesh = saying(where, [&] { return Mesh::parse(name); });
+  const Mesh mesh = with_place(where, [&] { return Mesh::parse(name); });
   const int first = value.contains("first") ? get<int>(value["first"], where + ".first", "a rank") : 0;
   if (mesh.size() > max_ranks || first > max_ranks) refuse(where, "it exceeds a million ranks");
   std::vector<std::vector<std::string>> lists;
@@ -78,16 +78,16 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));
   const auto cut = value.contains("cp") ? get<std::string>(value["cp"], where + ".cp", "whole, consecutive or zigzag")
                                         : std::string("whole");
-  const Placement sequences = saying(where + ".cp", [&] { return sequence_placement(cut); });
+  const Placement sequences = with_place(where + ".cp", [&] { return sequence_placement(cut); });
   auto made =
-      saying(where, [&] { return destinations_of(ModelRanks::from(mesh, first), std::move(lists), sequences); });
+      with_place(where, [&] { return destinations_of(ModelRanks::from(mesh, first), std::move(lists), sequences); });
   std::ranges::move(made, std::back_inserter(destinations));
 }
 
 void add_holders(const Json& value, const std::string& where, SampleDirectory& directory) {
   allow_only(value, {"ranks", "samples"}, where);
   const std::string text = json_text(need(value, "samples", where));
-  const auto samples = saying(where, [&] { return SampleBatch::from_json(text); });
+  const auto samples = with_place(where, [&] { return SampleBatch::from_json(text); });
   for (const int rank : get_list<int>(need(value, "ranks", where), where + ".ranks", "rank"))
     directory.add(rank, samples);
 }

@@ -87,8 +87,8 @@ std::vector<OutputFile> outputs_of(const HistoryFiles& files) {
 }
 
 TraceLog make_trace_log(int ranks) {
-  constexpr std::size_t of_a_rank = 200'000, of_all = 1'000'000;
-  return TraceLog(std::min(of_a_rank, of_all / static_cast<std::size_t>(ranks)));
+  constexpr std::size_t max_per_rank = 200'000, max_in_all = 1'000'000;
+  return TraceLog(std::min(max_per_rank, max_in_all / static_cast<std::size_t>(ranks)));
 }
 
 std::vector<std::int64_t> clock_shifts(Engine& engine, Deadline deadline, const std::function<void()>* poll,

@@ -108,7 +108,7 @@ FeedOptions feed_options(const FeedArguments& arguments, const Job& job, const S
 std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, const FeedArguments& arguments) {
   const auto size = data.corpus != nullptr ? data.corpus->size() : std::nullopt;
   if (!size) return arguments.steps;
-  const auto whole = std::max<std::int64_t>(*size - data.start.first_sample, 0) / samples_a_step(job, arguments);
+  const auto whole = std::max<std::int64_t>(*size - data.start.first_sample, 0) / samples_per_step(job, arguments);
   return static_cast<std::uint64_t>(std::min(whole, arguments.steps.value_or(whole)));
 }
 
@@ -355,7 +355,7 @@ std::string state_to_load(const FeedArguments& arguments) {
 
 StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments) {
   auto start = state.empty() ? StartPoint() : resume(corpus, state, arguments.load_state);
-  const auto step = samples_a_step(job, arguments);
+  const auto step = samples_per_step(job, arguments);
   if (arguments.skip > (std::numeric_limits<std::int64_t>::max() / 2 - start.first_sample) / step) {
     throw InvalidArgument(fmt::format("--skip is {}; that is beyond any data", arguments.skip));
   }

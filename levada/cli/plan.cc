@@ -49,7 +49,7 @@ report::BalanceReport predict(DataArguments arguments) {
   const auto tail = parse_tail(arguments.tail, "--tail");
   StepSource steps(
       std::make_shared<Corpus>(open_data(arguments, job, tail, true)),
-      {.ranks = job.mesh.data_size(), .balance = *by, .step_samples = samples_a_step(job, arguments), .tail = tail});
+      {.ranks = job.mesh.data_size(), .balance = *by, .step_samples = samples_per_step(job, arguments), .tail = tail});
   report::ProgressLine line("planning", true);
   for (std::int64_t step = 0; step < arguments.steps.value_or(INT64_MAX) && steps.plan_next(); ++step) {
     if (line.is_due()) line.update(static_cast<std::uint64_t>(step), {}, report::counted(step, "step"));
@@ -67,7 +67,7 @@ report::ContextReport predict_context(DataArguments arguments) {
   check_sequences(corpus, arguments.max_cp);
   const int cp = job.mesh.axis_size("cp");
   report::ContextReport report{.by = *balance_of(arguments), .ranks = job.mesh.data_size() * cp, .cp_size = cp};
-  const auto count = samples_a_step(job, arguments);
+  const auto count = samples_per_step(job, arguments);
   report::ProgressLine line("planning", true);
   for (std::int64_t step = 0; step < arguments.steps.value_or(INT64_MAX); ++step) {
     const auto samples = corpus.sizes(step * count, count);

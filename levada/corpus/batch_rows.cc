@@ -54,7 +54,7 @@ std::vector<std::int32_t> segments_ending_with(std::int64_t end, IdSpan tokens) 
   return segments;
 }
 
-void mask_loss_behind(std::int64_t end, IdSpan tokens, std::span<float> loss_mask) {
+void mask_loss_after(std::int64_t end, IdSpan tokens, std::span<float> loss_mask) {
   tokens.visit([&](auto ids) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] == end) loss_mask[i] = 0;
@@ -126,7 +126,7 @@ void BatchRows::fill_derived(const BatchForm& form) const {
     fill_positions(row.position_ids, segments(form.reset_position_ids));
     if (is_packed) row.max_seqlen.front() = longest_segment(row.cu_seqlens);
     if (form.attention_mask) fill_mask(row.attention_mask, segments(form.reset_attention_mask));
-    if (form.eod_mask_loss) mask_loss_behind(form.end_of_document, row.tokens, row.loss_mask);
+    if (form.eod_mask_loss) mask_loss_after(form.end_of_document, row.tokens, row.loss_mask);
   }
 }
 

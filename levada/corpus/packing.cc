@@ -51,22 +51,22 @@ Packing parse_packing(std::string_view word) {
   throw InvalidArgument(fmt::format("packing must be cut, best-fit or documents, got {}", printable(word)));
 }
 
-BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity, std::int64_t max_things) {
+BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity, std::int64_t max_items) {
   std::vector<std::uint32_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater(), [&](std::uint32_t thing) { return sizes[thing]; });
+  std::ranges::stable_sort(order, std::greater(), [&](std::uint32_t item) { return sizes[item]; });
   BinPacking packing{.bin_of = std::vector<std::uint32_t>(sizes.size())};
   std::set<std::pair<std::int64_t, std::uint32_t>> open;  // the remaining room, and the bin
-  std::vector<std::int64_t> things;                       // number of items in each bin
-  for (const auto thing : order) {
-    const auto size = sizes[thing];
+  std::vector<std::int64_t> counts;                       // number of items in each bin
+  for (const auto item : order) {
+    const auto size = sizes[item];
     auto best = open.lower_bound({size, 0});
     const bool is_new = best == open.end();
     auto [room, bin] = is_new ? std::pair(capacity, packing.bins++) : *best;
-    if (is_new) things.push_back(0);
+    if (is_new) counts.push_back(0);
     else open.erase(best);
-    if (room > size && ++things[bin] < max_things) open.emplace(room - size, bin);
-    packing.bin_of[thing] = bin;
+    if (room > size && ++counts[bin] < max_items) open.emplace(room - size, bin);
+    packing.bin_of[item] = bin;
   }
   return packing;
 }

@@ -31,9 +31,9 @@ struct BinPacking {
 
 /// Packs items by best fit decreasing: from the largest to the smallest, and among equals from the first to the last,
 /// each item goes into the bin with the least sufficient room, the first such bin in case of a tie, or into a new bin
-/// if no room suffices. `sizes`: from 1 to `capacity` each. A bin holds at most `max_things` items.
+/// if no room suffices. `sizes`: from 1 to `capacity` each. A bin holds at most `max_items` items.
 BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity,
-                         std::int64_t max_things = std::numeric_limits<std::int64_t>::max());
+                         std::int64_t max_items = std::numeric_limits<std::int64_t>::max());
 
 /// A document, or a part of one, in a packed sample: `positions` inputs beginning with its token `from`.
 struct PackedPiece {

@@ -16,7 +16,7 @@ namespace {
 
 /// Yields the processor a few times before the caller sleeps, because the other ranks are usually in the same call, and
 /// a wake-up costs more.
-class Patience {
+class SpinWait {
  public:
   /// Returns false when it is time to sleep.
   bool yield() {
@@ -25,7 +25,7 @@ class Patience {
     std::this_thread::yield();
     return true;
   }
-  void renew() { yields_ = 0; }
+  void reset() { yields_ = 0; }
 
  private:
   static constexpr int max_yields = 16;
@@ -49,7 +49,7 @@ void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline,
 
 /// Strips the mark from a message of `rank`. Ends the group if `rank` is in another call, because no rank would answer
 /// this one.
-Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
+Lease strip_mark(Engine& engine, int rank, Lease lease, std::string_view what) {
   std::uint64_t mark = 0;
   if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));  // not payload: a mark
   if (mark != mark_of(what) || lease.bytes.size() < sizeof(mark)) {
@@ -70,7 +70,7 @@ Lease receive_from_root(Engine& engine, Channel& channel, Deadline deadline, std
   posted.post(0);
   auto lease = receive(engine, channel, deadline, what, poll);
   if (!lease) throw_left(engine, 0, what);
-  return said_by(engine, 0, *std::move(lease), what);
+  return strip_mark(engine, 0, *std::move(lease), what);
 }
 
 /// Returns when rank 0 last posted that it was in the same call, or 0 if it is not known to be in it.
@@ -83,7 +83,7 @@ std::int64_t last_step_of_root(Engine& engine, std::string_view what) {
 Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::string_view what,
                      const std::function<void()>* poll) {
   OperationStatus posted(engine, what);
-  Patience patience;
+  SpinWait spin;
   const auto begin = Clock::now();
   const auto explain = [&] { return explain_wait(engine, what, 0, Clock::now() - begin); };
   Reminder reminder;
@@ -93,8 +93,8 @@ Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::st
   for (bool has_posted = false;;) {
     auto received = engine.try_receive(channel);
     if (received.ended) throw_left(engine, 0, what);
-    if (received.message) return said_by(engine, 0, *std::move(received.message), what);
-    if (patience.yield()) continue;
+    if (received.message) return strip_mark(engine, 0, *std::move(received.message), what);
+    if (spin.yield()) continue;
     if (!std::exchange(has_posted, true)) posted.post(0);
     // Check rank 0 several times, because over a network each check returns the reply to the previous check's request.
     const auto look = std::ranges::min(deadline, Deadline::after(timeout / 4), {}, &Deadline::at);
@@ -130,17 +130,17 @@ class Gather {
     auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
     Reminder reminder;
-    Patience patience;
+    SpinWait spin;
     bool has_posted = false;
     while (!missing_.empty()) {
       if (receive_ready()) {
-        patience.renew();
+        spin.reset();
         has_posted = false;
         if (const auto later = Deadline::after(renewed); later.at() > deadline.at()) {
           deadline = later;
           begin = Clock::now();
         }
-      } else if (!patience.yield()) {
+      } else if (!spin.yield()) {
         if (!std::exchange(has_posted, true)) posted.post(missing_.front(), say_missing());
         wait_for_first(reminder, deadline, explain, poll);
       }
@@ -168,7 +168,7 @@ class Gather {
              auto received = engine_.try_receive(channel(rank));
              if (received.ended) throw_left(engine_, rank, what_);
              if (!received.message) return false;
-             parts_[static_cast<std::size_t>(rank)] = said_by(engine_, rank, *std::move(received.message), what_);
+             parts_[static_cast<std::size_t>(rank)] = strip_mark(engine_, rank, *std::move(received.message), what_);
              return true;
            });
   }

@@ -194,7 +194,7 @@ class Model {
         }
       }
       if (channel.is_sending && !it.table.has_room(channel)) {
-        EXPECT_TRUE(somebody_has_to_receive());
+        EXPECT_TRUE(has_pending_receiver());
       }
       if (!channel.is_sending && !channel.is_receiving && all_ended()) {
         EXPECT_EQ(it.table.num_channels(), 0U) << "closed channels are forgotten";
@@ -308,7 +308,7 @@ class Model {
     return channel.is_sending && channel.num_sent < static_cast<std::uint64_t>(scenario_.messages) &&
            network_.rank(rank).table.has_room(channel);
   }
-  bool somebody_has_to_receive() {
+  bool has_pending_receiver() {
     for (const int rank : scenario_.to) {
       if (is_out(rank)) continue;
       if (!of(rank).opened || !channels_[static_cast<std::size_t>(rank)]->arrived.empty()) return true;

@@ -24,8 +24,8 @@ void Membership::leave_oneself(std::span<const std::uint64_t> groups, std::size_
 void Membership::forget_if_over(std::uint64_t group) {
   const auto found = groups_.find(group);
   if (found == groups_.end()) return;
-  const Known& known = found->second;
-  if (known.num_others && known.num_subgroups == 0 && known.left.size() >= *known.num_others) groups_.erase(found);
+  const GroupState& state = found->second;
+  if (state.num_others && state.num_subgroups == 0 && state.left.size() >= *state.num_others) groups_.erase(found);
 }
 
 bool Membership::has_left(std::span<const std::uint64_t> groups, int rank) const {

@@ -34,14 +34,14 @@ class Membership {
   std::size_t size() const { return groups_.size(); }
 
  private:
-  struct Known {
+  struct GroupState {
     std::vector<int> staying;
     std::vector<int> left;
     std::optional<std::size_t> num_others;  ///< set once this rank has also left
     std::size_t num_subgroups = 0;          ///< number of groups made from it that this rank is in
   };
 
-  std::unordered_map<std::uint64_t, Known> groups_;
+  std::unordered_map<std::uint64_t, GroupState> groups_;
 };
 
 }  // namespace levada

@@ -143,17 +143,17 @@ std::uint64_t KeyDeriver::next(int from, std::span<const int> ranks, std::string
 }
 
 std::uint64_t KeyDeriver::count(std::uint64_t kinds, std::uint64_t number) {
-  Made& made = made_[kinds];
+  KindCounts& counts = counts_[kinds];
   const Interval one{number, number + 1};
-  if (made.numbers.contains(one)) return ++made.num_more[number];
-  made.numbers.add(one);
+  if (counts.numbers.contains(one)) return ++counts.num_more[number];
+  counts.numbers.add(one);
   return 0;
 }
 
 std::size_t KeyDeriver::num_kept() const {
   const std::lock_guard lock(mutex_);
   std::size_t kept = 0;
-  for (const auto& [kinds, made] : made_) kept += made.numbers.all().size() + made.num_more.size();
+  for (const auto& [kinds, counts] : counts_) kept += counts.numbers.all().size() + counts.num_more.size();
   return kept;
 }
 

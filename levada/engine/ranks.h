@@ -61,7 +61,7 @@ class KeyDeriver {
 
  private:
   /// The counts of kinds that differ only in the last number of their names.
-  struct Made {
+  struct KindCounts {
     IntervalSet numbers;
     std::unordered_map<std::uint64_t, std::uint64_t> num_more;  ///< by number: count beyond the first
   };
@@ -72,7 +72,8 @@ class KeyDeriver {
 
   std::uint64_t group_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::uint64_t, Made> made_;  ///< by a hash of sender, receivers, tag and name without its number
+  std::unordered_map<std::uint64_t, KindCounts>
+      counts_;  ///< by a hash of sender, receivers, tag and name without its number
 };
 
 }  // namespace levada

@@ -88,7 +88,7 @@ std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources&
 }
 
 /// Numbers moved per step: a cache line.
-constexpr std::size_t numbers_a_step = 16;
+constexpr std::size_t numbers_per_step = 16;
 
 /// Improves an assignment move by move. Choices of one rank and one list are adjacent, ascending by bytes.
 class LocalSearch {
@@ -111,7 +111,7 @@ class LocalSearch {
   }
 
  private:
-  using Held = std::vector<std::uint32_t>;
+  using ChoiceList = std::vector<std::uint32_t>;
 
   std::vector<std::uint32_t> ascending() const {
     auto order = longest_first(choices_, sources_);
@@ -122,19 +122,19 @@ class LocalSearch {
   void spend(std::uint64_t steps) { steps_ -= std::min(steps_, steps); }
 
   /// Returns the first choice that has at least this many bytes.
-  Held::const_iterator at_least(const Held& held, std::uint64_t least) const {
-    return std::ranges::lower_bound(held, least, {}, [this](std::uint32_t each) { return bytes(each); });
+  ChoiceList::const_iterator at_least(const ChoiceList& held, std::uint64_t min_bytes) const {
+    return std::ranges::lower_bound(held, min_bytes, {}, [this](std::uint32_t each) { return bytes(each); });
   }
 
   void give(std::uint32_t choice, int to) {
     const int from = senders_[choice];
-    Held& left = held_[at(from)][choices_[choice].sources];
+    ChoiceList& left = held_[at(from)][choices_[choice].sources];
     const auto first = at_least(left, bytes(choice));
     const auto found = std::find(first, left.cend(), choice);
-    spend(static_cast<std::uint64_t>(found - first) + left.size() / numbers_a_step);
+    spend(static_cast<std::uint64_t>(found - first) + left.size() / numbers_per_step);
     left.erase(found);
-    Held& right = held_[at(to)][choices_[choice].sources];
-    spend(right.size() / numbers_a_step);
+    ChoiceList& right = held_[at(to)][choices_[choice].sources];
+    spend(right.size() / numbers_per_step);
     right.insert(at_least(right, bytes(choice)), choice);
     loads_[at(from)] -= bytes(choice);
     loads_[at(to)] += bytes(choice);
@@ -168,7 +168,7 @@ class LocalSearch {
   const Sources& sources_;
   std::vector<int>& senders_;
   Loads& loads_;
-  std::vector<std::map<std::uint32_t, Held>> held_;  ///< by rank, then by list
+  std::vector<std::map<std::uint32_t, ChoiceList>> held_;  ///< by rank, then by list
   std::uint64_t steps_;
 };
 

@@ -13,12 +13,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// The contents of a multicast, each listed once.
-struct Carried {
+struct MulticastContents {
   std::set<std::string> keys;
   std::set<SequencePart> parts;
   std::vector<std::string> ids;
 
-  Carried(const ExchangePlan& plan, const Multicast& multicast) {
+  MulticastContents(const ExchangePlan& plan, const Multicast& multicast) {
     std::uint32_t last = UINT32_MAX;
     std::uint64_t all_keys = 0;
     for (const ExchangeItem& item : multicast.items) {
@@ -66,9 +66,9 @@ std::string ExchangePlan::to_table() const {
   TextTable table({"from", "to", "samples", "keys", "part", "bytes"});
   for (std::size_t i = 0; i < std::min(size(), max_rows); ++i) {
     const Multicast multicast = (*this)[i];
-    const Carried carried(*this, multicast);
-    table.add({fmt::format("{}", multicast.from), rank_ranges(multicast.to), fmt::format("{}", carried.ids.size()),
-               shortened({carried.keys.begin(), carried.keys.end()}), shortened(carried.part_texts()),
+    const MulticastContents contents(*this, multicast);
+    table.add({fmt::format("{}", multicast.from), rank_ranges(multicast.to), fmt::format("{}", contents.ids.size()),
+               shortened({contents.keys.begin(), contents.keys.end()}), shortened(contents.part_texts()),
                format_bytes(multicast.bytes)});
   }
   std::string text = table.to_string({true, false, true, false, false, true});
@@ -89,11 +89,11 @@ std::string ExchangePlan::to_json(bool with_ids) const {
   Json json = {{"multicasts", Json::array()}};
   for (std::size_t i = 0; i < size(); ++i) {
     const Multicast multicast = (*this)[i];
-    const Carried carried(*this, multicast);
-    Json row = {{"from", multicast.from},        {"to", std::vector<int>(multicast.to.begin(), multicast.to.end())},
-                {"samples", carried.ids.size()}, {"keys", carried.keys},
-                {"parts", carried.part_texts()}, {"bytes", multicast.bytes}};
-    if (with_ids) row["ids"] = carried.ids;
+    const MulticastContents contents(*this, multicast);
+    Json row = {{"from", multicast.from},         {"to", std::vector<int>(multicast.to.begin(), multicast.to.end())},
+                {"samples", contents.ids.size()}, {"keys", contents.keys},
+                {"parts", contents.part_texts()}, {"bytes", multicast.bytes}};
+    if (with_ids) row["ids"] = contents.ids;
     json["multicasts"].push_back(std::move(row));
   }
   const Load most = busiest();

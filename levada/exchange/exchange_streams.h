@@ -76,7 +76,7 @@ class IncomingRow {
   const ExchangeRow* row_;
   SampleStore* store_;
   CopyMode mode_;
-  std::vector<SampleStore::Arrival> items_;
+  std::vector<SampleStore::PendingWrite> items_;
   std::vector<std::byte*> memory_;  ///< one per item
   std::size_t item_ = 0;            ///< the item being filled
   std::uint64_t at_ = 0;            ///< bytes already in it

@@ -24,16 +24,16 @@ inline ModelRanks model(const std::string& mesh, int first = 0) {
 /// Returns samples of many dtypes: ragged, empty, of several sequences, with trailing shapes. Their contents depend
 /// only on the ids. `only`: the keys to include, or all if empty.
 inline SampleBatch made_samples(const std::vector<std::string>& ids, const std::set<std::string>& only = {}) {
-  struct Made {
+  struct KeySpec {
     SampleKey key;
     int sequences;
   };
-  const Made made[] = {{{"tokens", dtypes::int64, {}}, 1},        {{"logprobs", dtypes::float64, {}}, 1},
-                       {{"hidden", dtypes::bfloat16, {3, 2}}, 2}, {{"scales", dtypes::float8_e4m3fn, {5}}, 1},
-                       {{"mask", dtypes::boolean, {}}, 1},        {{"bytes", dtypes::uint8, {}}, 3},
-                       {{"nothing", dtypes::float32, {0}}, 1}};
+  const KeySpec specs[] = {{{"tokens", dtypes::int64, {}}, 1},        {{"logprobs", dtypes::float64, {}}, 1},
+                           {{"hidden", dtypes::bfloat16, {3, 2}}, 2}, {{"scales", dtypes::float8_e4m3fn, {5}}, 1},
+                           {{"mask", dtypes::boolean, {}}, 1},        {{"bytes", dtypes::uint8, {}}, 3},
+                           {{"nothing", dtypes::float32, {0}}, 1}};
   SampleBatch batch(ids);
-  for (const auto& [key, sequences] : made) {
+  for (const auto& [key, sequences] : specs) {
     if (!only.empty() && !only.contains(key.name)) continue;
     Seqlens seqlens;
     std::vector<SampleBytes> items;

@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint8_t no_column = 0, column_follows = 1;
 
 /// The requested samples that one column of a store has.
-struct Held {
+struct ColumnSamples {
   std::vector<std::uint32_t> samples;  ///< numbers among the requested ones, ascending
   std::vector<const SampleStore::Entry*> entries;
 };
@@ -32,7 +32,7 @@ void get_samples(ByteReader& reader, std::size_t requested, std::vector<std::uin
   if (!ascend || (!samples.empty() && samples.back() >= requested)) reader.fail("samples that were not requested");
 }
 
-void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool same) {
+void put_column(ByteWriter& writer, const SampleKey& key, const ColumnSamples& held, bool same) {
   const bool whole = std::ranges::all_of(held.entries, [](const auto* entry) { return entry->part.is_whole(); });
   put_key(writer, key);
   put_numbers(writer, std::span(held.samples).first(same ? 0 : held.samples.size()));
@@ -92,10 +92,10 @@ Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::sp
   const auto& samples = holdings.samples;
   ByteWriter writer;
   std::vector<bool> has_keys(samples.size());
-  Held before;
+  ColumnSamples before;
   for (const SampleStore::Column& column : here.columns()) {
     if (std::ranges::find(keys, column.key.name) == keys.end()) continue;
-    Held held;
+    ColumnSamples held;
     held.samples.reserve(samples.size());
     held.entries.reserve(samples.size());
     for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -213,7 +213,7 @@ void HoldingsTable::add_column(int rank, const Column& column) {
   const std::size_t key = state.find_or_add_key(column.key);
   if (contents_.size() <= key) contents_.resize(key + 1);
   contents_[key].resize(index_.size());
-  const std::uint32_t whole = sets_.with(0, {rank});
+  const std::uint32_t whole = sets_.add_holder(0, {rank});
   for (std::size_t i = 0; i < column.samples.size(); ++i) {
     const std::size_t sample = column.samples[i];
     last_holder_[sample] = rank;
@@ -231,7 +231,7 @@ void HoldingsTable::add_column(int rank, const Column& column) {
     }
     if (content != column.contents[i]) refuse_content(rank, sample, key);
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
-    state.put(sample, key, sets_.with(known, holder), own);
+    state.put(sample, key, sets_.add_holder(known, holder), own);
   }
 }
 
@@ -260,7 +260,7 @@ void HoldingsTable::number_sets() {
   });
 }
 
-std::uint32_t HoldingsTable::HolderSets::with(std::uint32_t set, const Holder& holder) {
+std::uint32_t HoldingsTable::HolderSets::add_holder(std::uint32_t set, const Holder& holder) {
   const Grown grown{set, holder};
   if (answer_ != 0 && grown == asked_) return answer_;
   const auto [found, is_new] = numbers_.try_emplace(grown, static_cast<std::uint32_t>(sets_.size()));

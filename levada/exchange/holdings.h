@@ -59,7 +59,7 @@ class HoldingsTable {
   /// one plus one holder, and only that holder takes memory.
   class HolderSets {
    public:
-    std::uint32_t with(std::uint32_t set, const Holder& holder);
+    std::uint32_t add_holder(std::uint32_t set, const Holder& holder);
     Holders holders(std::uint32_t set) const;
     std::size_t size() const { return sets_.size(); }
 

@@ -25,14 +25,14 @@ struct TwoStores {
     const SampleKey key{"tokens", dtypes::int64, {}};
     const std::uint64_t sizes[] = {16};
     auto memory = stores[1].allocate(sizes).front();
-    SampleStore::Arrival part[] = {{"sample-6",
-                                    hash64(as_bytes("sample-6")),
-                                    {},
-                                    key,
-                                    std::span(&length, 1),
-                                    {1, 2, true},
-                                    {memory.data, memory.owner},
-                                    16}};
+    SampleStore::PendingWrite part[] = {{"sample-6",
+                                         hash64(as_bytes("sample-6")),
+                                         {},
+                                         key,
+                                         std::span(&length, 1),
+                                         {1, 2, true},
+                                         {memory.data, memory.owner},
+                                         16}};
     stores[1].commit(part);
   }
 };

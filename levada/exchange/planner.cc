@@ -198,7 +198,7 @@ class Planner {
     answer.asked = asked;
     const Holders& holders = directory_.holder_set_at(held);
     if (!cut && holders.size() == 1 && holders[0].part.is_whole() && !names(wants_[want], holders[0].rank)) {
-      answer.only = {ranks_of_want_[want], alone(held, holders[0].rank), 0};
+      answer.only = {ranks_of_want_[want], only_candidate(held, holders[0].rank), 0};
       answer.shortfalls = std::span(&answer.only, 1);
     } else {
       const auto [known, is_new] = known_shortfalls_[cut ? 1 : 0].try_emplace(asked.first);
@@ -209,10 +209,10 @@ class Planner {
   }
 
   /// Returns the list that contains only `rank`, the sole holder in the set `held`.
-  std::uint32_t alone(std::uint32_t held, int rank) {
-    if (held >= alone_.size()) alone_.resize(held + 1, 0);
-    if (alone_[held] == 0) alone_[held] = lists_.of({rank});
-    return alone_[held];
+  std::uint32_t only_candidate(std::uint32_t held, int rank) {
+    if (held >= candidate_cache_.size()) candidate_cache_.resize(held + 1, 0);
+    if (candidate_cache_[held] == 0) candidate_cache_[held] = lists_.of({rank});
+    return candidate_cache_[held];
   }
 
   void find_transfers() {
@@ -419,9 +419,9 @@ class Planner {
   std::vector<std::uint32_t> ranks_of_want_;  ///< by want
   std::vector<bool> has_parts_;               ///< by want
   Interner<std::vector<int>> lists_;
-  Interner<SequencePart> parts_;            ///< numbered as in content_.parts
-  std::vector<std::uint32_t> list_places_;  ///< by list, its place in the order of contents
-  std::vector<std::uint32_t> alone_;        ///< by set of holders
+  Interner<SequencePart> parts_;                ///< numbered as in content_.parts
+  std::vector<std::uint32_t> list_places_;      ///< by list, its place in the order of contents
+  std::vector<std::uint32_t> candidate_cache_;  ///< by set of holders
   std::unordered_map<std::uint64_t, std::vector<Shortfall>> known_shortfalls_[2];  // looked up, never iterated
   struct Answer {
     std::pair<std::uint64_t, bool> asked{UINT64_MAX, false};

@@ -93,7 +93,7 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
     const Seqlens& seqlens = samples.seqlens(name);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
-      state.put(rows[i], key, state.with(state.cell(rows[i], key).set, holder), seqlens[i]);
+      state.put(rows[i], key, state.add_holder(state.cell(rows[i], key).set, holder), seqlens[i]);
     }
   }
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -103,20 +103,20 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
   compact();
 }
 
-void SampleDirectory::add(int rank, const SampleFact& fact) {
-  const Holder holder = holder_of(rank, fact.part);
-  const std::uint64_t hash = hash64(as_bytes(fact.id));
-  const auto known = state_->ids().find(fact.id, hash);
-  state_->check_key(fact.key, fact.id, rank, known ? std::span(&*known, 1) : std::span<const std::size_t>());
-  const auto known_key = find_key(fact.key.name);
+void SampleDirectory::add(int rank, const KeyHolding& holding) {
+  const Holder holder = holder_of(rank, holding.part);
+  const std::uint64_t hash = hash64(as_bytes(holding.id));
+  const auto known = state_->ids().find(holding.id, hash);
+  state_->check_key(holding.key, holding.id, rank, known ? std::span(&*known, 1) : std::span<const std::size_t>());
+  const auto known_key = find_key(holding.key.name);
   if (!known_key) state_->check_room(1);
-  if (known) state_->check_values(*known, fact.values, rank);
-  if (known && known_key) state_->check_lengths(*known, *known_key, fact.lengths, rank);
+  if (known) state_->check_values(*known, holding.values, rank);
+  if (known && known_key) state_->check_lengths(*known, *known_key, holding.lengths, rank);
   State& state = own();
-  const std::size_t sample = known ? *known : state.find_or_add(fact.id, hash);
-  const std::size_t key = state.find_or_add_key(fact.key);
-  state.put(sample, key, state.with(state.cell(sample, key).set, holder), fact.lengths);
-  if (!fact.values.empty()) state.add_values(sample, fact.values);
+  const std::size_t sample = known ? *known : state.find_or_add(holding.id, hash);
+  const std::size_t key = state.find_or_add_key(holding.key);
+  state.put(sample, key, state.add_holder(state.cell(sample, key).set, holder), holding.lengths);
+  if (!holding.values.empty()) state.add_values(sample, holding.values);
   compact();
 }
 
@@ -126,7 +126,7 @@ void SampleDirectory::remove(int rank, std::span<const std::string> ids) {
     const auto sample = find(id);
     if (!sample) continue;
     for (std::size_t key = 0; key < state.keys().size(); ++key) {
-      state.set_holders(*sample, key, state.without(state.cell(*sample, key).set, rank));
+      state.set_holders(*sample, key, state.remove_holder(state.cell(*sample, key).set, rank));
     }
     if (!state.is_held(*sample)) state.forget(*sample);
   }
@@ -136,7 +136,7 @@ void SampleDirectory::remove(int rank, std::span<const std::string> ids) {
 void SampleDirectory::clear(int rank) {
   State& state = own();
   std::vector<std::uint32_t> without(state.set_count());
-  for (std::uint32_t set = 0; set < without.size(); ++set) without[set] = state.without(set, rank);
+  for (std::uint32_t set = 0; set < without.size(); ++set) without[set] = state.remove_holder(set, rank);
   for (std::size_t sample = state.size(); sample-- > 0;) {
     for (std::size_t key = 0; key < state.keys().size(); ++key) {
       state.set_holders(sample, key, without[state.cell(sample, key).set]);
@@ -184,7 +184,7 @@ void SampleDirectory::merge_key(State& state, const State& from, std::size_t fro
     if (merged == 0 || cell.set != theirs || set != known) {
       theirs = cell.set;
       known = set;
-      merged = state.with(set, holders);
+      merged = state.add_holders(set, holders);
     }
     state.put(rows[sample], *key, merged, lengths);
   }

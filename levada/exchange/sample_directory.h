@@ -50,7 +50,7 @@ struct Holder {
   auto operator<=>(const Holder&) const = default;
 };
 /// One key of one sample as a rank has it. Borrows everything.
-struct SampleFact {
+struct KeyHolding {
   std::string_view id;
   const PlainValues& values;
   const SampleKey& key;
@@ -76,7 +76,7 @@ class SampleDirectory {
   /// `rank`, or if lengths or a plain value differ from those of the same sample on another rank.
   void add(int rank, const SampleBatch& samples, const SequencePart& part = {});
   /// Same, for one key of one sample.
-  void add(int rank, const SampleFact& fact);
+  void add(int rank, const KeyHolding& holding);
   /// Removes these samples from the holdings of `rank`. Ignores unknown ids. Drops samples and keys that no rank holds
   /// any more.
   void remove(int rank, std::span<const std::string> ids);

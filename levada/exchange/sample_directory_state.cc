@@ -72,14 +72,14 @@ std::size_t SampleDirectory::State::find_or_add_key(const SampleKey& key) {
   return keys_.size() - 1;
 }
 
-std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holder& holder) {
-  if (joined_.set == set && joined_.holder == holder) return joined_.result;
-  joined_ = {set, holder, with(set, Holders{holder})};
-  return joined_.result;
+std::uint32_t SampleDirectory::State::add_holder(std::uint32_t set, const Holder& holder) {
+  if (last_addition_.set == set && last_addition_.holder == holder) return last_addition_.result;
+  last_addition_ = {set, holder, add_holders(set, Holders{holder})};
+  return last_addition_.result;
 }
 
 /// Interns only the result: for a set of many ranks, interning each step would take quadratic memory.
-std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holders& more) {
+std::uint32_t SampleDirectory::State::add_holders(std::uint32_t set, const Holders& more) {
   Holders all;
   all.reserve(sets_[set].size() + more.size());
   auto known = sets_[set].cbegin();
@@ -93,7 +93,7 @@ std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holders& mor
   return intern(all);
 }
 
-std::uint32_t SampleDirectory::State::without(std::uint32_t set, int rank) {
+std::uint32_t SampleDirectory::State::remove_holder(std::uint32_t set, int rank) {
   Holders holders = sets_[set];
   if (std::erase_if(holders, [rank](const Holder& holder) { return holder.rank == rank; }) == 0) return set;
   return intern(holders);

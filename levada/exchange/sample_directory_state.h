@@ -44,9 +44,9 @@ class SampleDirectory::State {
   std::size_t add(std::string_view id, std::uint64_t hash);
   std::size_t find_or_add_key(const SampleKey& key);
   std::uint32_t intern(const Holders& holders) { return sets_.of(holders); }
-  std::uint32_t with(std::uint32_t set, const Holder& holder);
-  std::uint32_t with(std::uint32_t set, const Holders& more);
-  std::uint32_t without(std::uint32_t set, int rank);
+  std::uint32_t add_holder(std::uint32_t set, const Holder& holder);
+  std::uint32_t add_holders(std::uint32_t set, const Holders& more);
+  std::uint32_t remove_holder(std::uint32_t set, int rank);
   void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
   /// Same as put(), for a cell that has never been set.
   void put_new(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths) {
@@ -95,13 +95,13 @@ class SampleDirectory::State {
   std::uint64_t dead_lengths_ = 0;
   std::vector<PlainValues> values_;  ///< by sample; empty as long as no sample has any
   Interner<Holders> sets_;           ///< set 0 is empty
-  struct Joined {
+  struct LastAddition {
     std::uint32_t set = 0;
     Holder holder{-1};
     std::uint32_t result = 0;
   };
-  Joined joined_;              ///< the last result of with(), because neighbors mostly repeat it
-  std::size_t live_sets_ = 1;  ///< after the last compaction
+  LastAddition last_addition_;  ///< the last result of add_holder(), because neighbors mostly repeat it
+  std::size_t live_sets_ = 1;   ///< after the last compaction
 };
 
 }  // namespace levada

@@ -396,66 +396,69 @@ SampleDirectory SampleStore::directory(int rank, std::span<const std::string> id
   return directory;
 }
 
-void SampleStore::commit(std::span<Arrival> arrivals) {
+void SampleStore::commit(std::span<PendingWrite> writes) {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = bytes_;
-  for (const Arrival& arrival : arrivals) bytes += arrival.size;
+  for (const PendingWrite& write : writes) bytes += write.size;
   check_bound(bytes);
   Rollback rollback(*this);
-  struct Met {
+  struct TouchedColumn {
     const SampleKey* key;
     std::size_t column;
-    std::vector<std::size_t> of_name;  // columns; a sample has an entry in at most one of them
-    std::size_t added = 0;             // bytes of entries of new samples
+    std::vector<std::size_t> same_name;  // columns; a sample has an entry in at most one of them
+    std::size_t added = 0;               // bytes of entries of new samples
   };
-  std::vector<Met> met;
-  const auto met_with = [&](const Arrival& arrival) { return std::ranges::find(met, &arrival.key, &Met::key); };
-  for (const Arrival& arrival : arrivals) {
-    if (met_with(arrival) == met.end()) met.push_back({&arrival.key, column_of(arrival.key), {}});
+  std::vector<TouchedColumn> touched_columns;
+  const auto column_touched_by = [&](const PendingWrite& write) {
+    return std::ranges::find(touched_columns, &write.key, &TouchedColumn::key);
+  };
+  for (const PendingWrite& write : writes) {
+    if (column_touched_by(write) == touched_columns.end())
+      touched_columns.push_back({&write.key, column_of(write.key), {}});
   }
-  for (Met& each : met) each.of_name = columns_named(each.key->name);
+  for (TouchedColumn& each : touched_columns) each.same_name = columns_named(each.key->name);
   // Writes entries of new samples immediately. On failure, they are removed together with the samples.
-  struct Known {
+  struct Replacement {
     std::size_t sample;
-    const Met* met;
+    const TouchedColumn* touched;
     Entry entry;
   };
-  std::vector<Known> known;
+  std::vector<Replacement> replacements;
   std::vector<std::pair<std::size_t, PlainValues>> values;
   std::size_t sample = 0, added = 0;
   bool is_new = false;
-  for (std::size_t i = 0; i < arrivals.size(); ++i) {
-    Arrival& arrival = arrivals[i];
-    if (i == 0 || (arrival.id.data() != arrivals[i - 1].id.data() && arrival.id != arrivals[i - 1].id)) {
+  for (std::size_t i = 0; i < writes.size(); ++i) {
+    PendingWrite& write = writes[i];
+    if (i == 0 || (write.id.data() != writes[i - 1].id.data() && write.id != writes[i - 1].id)) {
       const std::size_t count = ids_.size();
-      sample = find_or_add(arrival.id, arrival.hash);
+      sample = find_or_add(write.id, write.hash);
       is_new = ids_.size() > count;
-      if (!arrival.values.empty()) values.emplace_back(sample, arrival.values);
+      if (!write.values.empty()) values.emplace_back(sample, write.values);
     }
-    Met& with = *met_with(arrival);
-    Entry entry{std::move(arrival.bytes), arrival.size, Lengths(arrival.lengths), arrival.part, true, arrival.content};
-    Entry& place = columns_[with.column].entries[sample];
-    if (is_new && with.of_name.size() == 1 && !place.is_here) {
+    TouchedColumn& touched = *column_touched_by(write);
+    Entry entry{std::move(write.bytes), write.size, Lengths(write.lengths), write.part, true, write.content};
+    Entry& place = columns_[touched.column].entries[sample];
+    if (is_new && touched.same_name.size() == 1 && !place.is_here) {
       added += entry.size;
-      ++with.added;
+      ++touched.added;
       place = std::move(entry);
     } else {
-      known.push_back({sample, &with, std::move(entry)});
+      replacements.push_back({sample, &touched, std::move(entry)});
     }
   }
   rollback.keep();
   bytes_ += added;
-  for (const Met& each : met) columns_[each.column].held += each.added;
+  for (const TouchedColumn& each : touched_columns) columns_[each.column].held += each.added;
   for (auto& [of, some] : values) put_values(of, std::move(some));
-  for (Known& each : known) {
+  for (Replacement& each : replacements) {
     const auto is_here = [&](std::size_t column) { return columns_[column].entries[each.sample].is_here; };
-    const auto there = std::ranges::find_if(each.met->of_name, is_here);
-    if (there != each.met->of_name.end()) {
+    const auto there = std::ranges::find_if(each.touched->same_name, is_here);
+    if (there != each.touched->same_name.end()) {
       const SequencePart part = columns_[*there].entries[each.sample].part;
       if (part.is_whole() || part == each.entry.part) continue;
       replace(columns_[*there], each.sample, {});
     }
-    replace(columns_[each.met->column], each.sample, std::move(each.entry));
+    replace(columns_[each.touched->column], each.sample, std::move(each.entry));
   }
 }
 

@@ -74,7 +74,7 @@ class SampleStore {
   SampleDirectory directory(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const;
 
   /// A received key of one sample. Borrows everything but its bytes.
-  struct Arrival {
+  struct PendingWrite {
     std::string_view id;
     std::uint64_t hash = 0;  ///< hash64() of the id
     const PlainValues& values;
@@ -85,10 +85,10 @@ class SampleStore {
     std::uint64_t size = 0;     ///< size of `bytes`, as implied by key, lengths and part
     std::uint64_t content = 0;  ///< same as Entry::content
   };
-  /// Stores complete arrivals without a copy. Their bytes must be in memory from allocate(). A sample that already has
+  /// Stores complete writes without a copy. Their bytes must be in memory from allocate(). A sample that already has
   /// the whole key, or that part, keeps it. Throws if max_bytes would be exceeded. Fastest if the keys of a sample are
   /// adjacent.
-  void commit(std::span<Arrival> arrivals);
+  void commit(std::span<PendingWrite> writes);
   /// Allocates from this engine's memory from now on, as long as it has room for storage (BlockUse). Ranks that share
   /// this memory can then read received samples in place. Does nothing if the store already has a live engine.
   void use_memory_of(const std::shared_ptr<Engine>& engine);

@@ -183,7 +183,7 @@ TEST(SampleStore, NeverCommitsBeyondItsBound) {
   const PlainValues values{{"reward", 1.5}};
   const std::int64_t lengths[] = {20};
   const auto arrivals = [&](std::initializer_list<const char*> ids) {
-    std::vector<SampleStore::Arrival> all;
+    std::vector<SampleStore::PendingWrite> all;
     for (const char* id : ids) {
       const std::uint64_t sizes[] = {20};
       auto memory = store.allocate(sizes).front();

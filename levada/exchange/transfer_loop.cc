@@ -101,15 +101,15 @@ bool TransferLoop::send_some(ExchangeResult& result) {
   bool progress = false;
   blocked_on_memory_ = 0;
   while (next_ < sends_.size() &&
-         (active_.empty() || on_the_way_ + sends_[next_].room <= parts_.options.in_flight_bytes)) {
-    on_the_way_ += sends_[next_].room;
+         (active_.empty() || in_flight_ + sends_[next_].room <= parts_.options.in_flight_bytes)) {
+    in_flight_ += sends_[next_].room;
     active_.push_back(next_++);
   }
   std::erase_if(active_, [&](std::size_t i) {
     bool over = false;
     progress |= send_some_of(sends_[i], over, result);
-    LEVADA_ASSERT(!over || sends_[i].room <= on_the_way_, "messages in flight include those of all channels");
-    if (over) on_the_way_ -= sends_[i].room;
+    LEVADA_ASSERT(!over || sends_[i].room <= in_flight_, "messages in flight include those of all channels");
+    if (over) in_flight_ -= sends_[i].room;
     return over;
   });
   return progress;

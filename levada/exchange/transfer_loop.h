@@ -67,7 +67,7 @@ class TransferLoop {
   std::vector<Receive> receives_;
   std::vector<std::size_t> active_;  ///< indices of sends_
   std::size_t next_ = 0;             ///< first of sends_ not yet begun
-  std::uint64_t on_the_way_ = 0;     ///< upper bound, for active_, of bytes in flight
+  std::uint64_t in_flight_ = 0;      ///< upper bound, for active_, of bytes in flight
   std::uint64_t blocked_on_memory_ = 0;
   Clock::time_point last_moved_ = Clock::now();
 };

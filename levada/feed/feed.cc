@@ -196,14 +196,14 @@ class Feed::Impl {
   std::optional<Batch> next_batch(Clock::time_point called) {
     while (true) {
       receive_decisions();
-      if (follower_.is_abandoned()) expect_company();
+      if (follower_.is_abandoned()) check_abandoned();
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
       if (read_now()) continue;
       if (follower_.may_receive()) {
         if (failed_ahead_) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
         auto arrival = ahead_ ? std::exchange(ahead_, std::nullopt) : inbox_.try_receive();
-        if (arrival) return hand_out(std::move(*arrival), called);
+        if (arrival) return deliver(std::move(*arrival), called);
       }
       wait_for_batch();
     }
@@ -266,7 +266,7 @@ class Feed::Impl {
   /// Throws PeerLost, because a rank has left and the next batch cannot be used. If the rank left without a reason, it
   /// may have left at the end, with the notice of the end still in transit, or it may be failing with an exception that
   /// it has not reported yet.
-  void expect_company() {
+  void check_abandoned() {
     const auto deadline = Deadline::after(until_a_reason_comes);
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
     while (follower_.is_abandoned() && follower_.departure()->reason.empty() && !deadline.expired()) {
@@ -301,7 +301,7 @@ class Feed::Impl {
   void while_reading() {
     if (poll_) poll_();
     receive_decisions();
-    if (follower_.is_abandoned()) expect_company();
+    if (follower_.is_abandoned()) check_abandoned();
   }
 
   std::optional<Batch> finish() {
@@ -312,7 +312,7 @@ class Feed::Impl {
                 fmt::format("rank {} could not read {}: {}", end_->rank, to_string(end_->at), end_->message));
   }
 
-  Batch hand_out(Inbox::Arrival arrival, Clock::time_point called) {
+  Batch deliver(Inbox::Arrival arrival, Clock::time_point called) {
     auto envelope = decode<feed_protocol::Envelope>(arrival.envelope);
     const auto at = follower_.at();
     const bool is_balanced = envelope.num_micro > 0;

@@ -23,7 +23,7 @@ bool cuts_rows(const Placement& placement, const Mesh& mesh) {
 }
 
 /// Returns the leaf with that key in the same mapping as `path`; null if there is none.
-const Leaf* find_beside(const FlatTree& batch, std::string_view path, std::string_view key) {
+const Leaf* find_sibling(const FlatTree& batch, std::string_view path, std::string_view key) {
   const auto mapping = path.substr(0, path.size() - std::string_view("labels").size());
   const auto leaves = batch.schema.leaves();
   const auto found = std::ranges::find_if(leaves, [&](const LeafSpec& spec) {
@@ -69,8 +69,8 @@ void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Me
     const auto placements = layout.placements_of(path);
     const bool is_divided =
         std::ranges::any_of(placements, [&](const Placement& each) { return cuts_rows(each, mesh); });
-    if (!is_divided || find_beside(batch, path, "shift_labels") != nullptr) continue;
-    const Leaf* const tokens = find_beside(batch, path, "input_ids");
+    if (!is_divided || find_sibling(batch, path, "shift_labels") != nullptr) continue;
+    const Leaf* const tokens = find_sibling(batch, path, "input_ids");
     if (tokens == nullptr || !are_own_tokens(batch.leaves[leaf], *tokens)) continue;
     throw InvalidArgument(fmt::format(
         "{} are the input_ids at the same places, which a model shifts itself: the layout would separate them from the "

@@ -71,14 +71,14 @@ std::string half_set(const Get& get, const Names& names) {
 std::optional<Environment> read(const Get& get, const Names& names) {
   if (!has(get, names.rank) || !has(get, names.size)) return {};
   Environment job;
-  job.said_by = fmt::format("{} and {}", names.rank, names.size);
+  job.source = fmt::format("{} and {}", names.rank, names.size);
   job.rank = *number(get, names.rank);
   job.size = *number(get, names.size);
   check_within(job.rank, names.rank, job.size, names.size);
   job.local_rank = number(get, names.local_rank).value_or(job.rank);
   job.local_size = number(get, names.local_size);
   if (!job.local_size) return job;
-  job.local_size_said_by = names.local_size;
+  job.local_size_source = names.local_size;
   check_within(job.local_rank, names.local_rank, *job.local_size, names.local_size);
   if (*job.local_size > job.size) {
     throw InvalidArgument(fmt::format("the environment contradicts itself: {} is {}, but {} is {}", names.local_size,
@@ -128,7 +128,7 @@ std::optional<Environment> read_slurm(const Get& get) {
       throw InvalidArgument(
           fmt::format("the environment variable {} is '{}', which has no entry for this node", tasks, get(tasks)));
     job->local_size = *local;
-    job->local_size_said_by = tasks;
+    job->local_size_source = tasks;
     check_within(job->local_rank, "SLURM_LOCALID", *local, tasks);
   }
   job->rendezvous = rendezvous_of(get, {"SLURM_JOB_ID", "SLURM_STEP_ID"});
@@ -172,7 +172,7 @@ void complete(Environment& job, const std::optional<Environment>& launched) {
   if (job.local_size) return;
   job.local_rank = launched->local_rank;
   job.local_size = launched->local_size;
-  job.local_size_said_by = launched->local_size_said_by;
+  job.local_size_source = launched->local_size_source;
 }
 
 /// Throws InvalidArgument for an incomplete set of variables, with which the process would read all data itself. RANK

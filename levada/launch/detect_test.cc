@@ -85,17 +85,17 @@ const Variables started_here = {
     {"MASTER_PORT", "4"}};
 
 TEST(Detect, PrefersLevadasVariablesToTorchrunsOfTheSameRank) {
-  EXPECT_EQ(detect_in(started_here)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
+  EXPECT_EQ(detect_in(started_here)->source, "LEVADA_RANK and LEVADA_WORLD_SIZE");
   EXPECT_EQ(detect_in(started_here)->rank, 1);
   auto other_port = started_here;  // a program that sets MASTER_PORT itself is still the rank
   other_port["MASTER_PORT"] = "29500";
-  EXPECT_EQ(detect_in(other_port)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
+  EXPECT_EQ(detect_in(other_port)->source, "LEVADA_RANK and LEVADA_WORLD_SIZE");
 }
 
 TEST(Detect, PrefersTorchrunsVariablesInAProcessThatItStartsWithinARank) {
   auto within = started_here;
   for (const auto& [name, value] : torchrun) within[name] = value;
-  EXPECT_EQ(detect_in(within)->said_by, "RANK and WORLD_SIZE");
+  EXPECT_EQ(detect_in(within)->source, "RANK and WORLD_SIZE");
   EXPECT_EQ(detect_in(within)->rank, 5);
 }
 
@@ -213,9 +213,9 @@ TEST(Detect, DoesNotCompleteRankAndWorldSizeFromAnUnrelatedLauncher) {
 TEST(Detect, PrefersTheInnermostLauncher) {
   auto both = torchrun;
   both.insert({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
-  EXPECT_EQ(detect_in(both)->said_by, "RANK and WORLD_SIZE");
+  EXPECT_EQ(detect_in(both)->source, "RANK and WORLD_SIZE");
   both.insert({{"LEVADA_RANK", "0"}, {"LEVADA_WORLD_SIZE", "2"}});
-  EXPECT_EQ(detect_in(both)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
+  EXPECT_EQ(detect_in(both)->source, "LEVADA_RANK and LEVADA_WORLD_SIZE");
 }
 
 TEST(Detect, RejectsARankBeyondTheWorldSizeNamingBothVariables) {

@@ -61,11 +61,11 @@ void check_joinable(const Environment& job, const JoinOptions& options) {
   if (options.engine == "inproc") {
     throw InvalidArgument(
         fmt::format("the engine inproc joins threads of one process, but {} say that this is one of {}; use shm",
-                    job.said_by, job.size));
+                    job.source, job.size));
   }
   if (job.local_size.value_or(job.size) != job.size) {
     throw Unsupported(fmt::format("rank {} is one of {}, but {} gives this host only {}; {}", job.rank, job.size,
-                                  job.local_size_said_by, *job.local_size, remedy));
+                                  job.local_size_source, *job.local_size, remedy));
   }
 }
 
@@ -194,7 +194,7 @@ namespace {
 
 /// Returns whether run_local() started the job's ranks.
 bool started_here(const Environment& job) {
-  return std::getenv(links_variable) != nullptr && job.said_by.starts_with("LEVADA_");
+  return std::getenv(links_variable) != nullptr && job.source.starts_with("LEVADA_");
 }
 
 std::shared_ptr<Engine> join_job(const JoinOptions& options) {

@@ -28,8 +28,8 @@ struct Environment {
   int size = 1;
   int local_rank = 0;
   std::optional<int> local_size = {};  ///< ranks on this host; empty if no variable has it
-  std::string said_by;                 ///< variables of rank and size: "RANK and WORLD_SIZE"
-  std::string local_size_said_by;      ///< variable of local_size: "LOCAL_WORLD_SIZE"
+  std::string source;                  ///< variables of rank and size: "RANK and WORLD_SIZE"
+  std::string local_size_source;       ///< variable of local_size: "LOCAL_WORLD_SIZE"
   std::string rendezvous;  ///< name by which the job's ranks on this host meet; empty if no variable has one
   bool operator==(const Environment&) const = default;
 };

@@ -55,11 +55,11 @@ class CheckpointedInput {
   mutable bool begun_ = false;
 };
 
-/// A stage that buffers items. `Held` is the stage's representation of a buffered item; its `position` is the item's
-/// index in the input. The cursor lists these positions. Saving them takes time proportional to the size of the buffer,
-/// so the stage saves them only occasionally, and its cursor adds the number of output items to skip after the last
-/// save.
-template <typename Held>
+/// A stage that buffers items. `BufferedItem` is the stage's representation of a buffered item; its `position` is the
+/// item's index in the input. The cursor lists these positions. Saving them takes time proportional to the size of the
+/// buffer, so the stage saves them only occasionally, and its cursor adds the number of output items to skip after the
+/// last save.
+template <typename BufferedItem>
 class HoldingIterator : public StageIterator {
  public:
   void conclude() override { source_.conclude(); }
@@ -74,7 +74,7 @@ class HoldingIterator : public StageIterator {
   virtual std::optional<Item> make_one() = 0;
   /// Skips the next item. Returns false at the end.
   virtual bool pass_one() { return make_one().has_value(); }
-  virtual Held hold(Item item, std::int64_t position) = 0;
+  virtual BufferedItem hold(Item item, std::int64_t position) = 0;
   /// Returns the maximum number of items that the stage buffers.
   virtual std::int64_t capacity() const = 0;
   /// Returns whether held_ and save_own() currently capture the whole state.
@@ -100,7 +100,7 @@ class HoldingIterator : public StageIterator {
     source_.release();
   }
 
-  std::vector<Held> held_;
+  std::vector<BufferedItem> held_;
 
  private:
   std::optional<Item> make() final {

@@ -95,7 +95,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   IteratorPtr iterator = open(process_.graph, process_.graph.end(), runtime_options, std::move(instead));
   if (cursor) iterator->restore(stages_of(*cursor));
   const bool workers_go_on = start && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
-  if (behind > 0 && workers_go_on) start->restore(ConsumerEndpoint::cursor_behind(behind));
+  if (behind > 0 && workers_go_on) start->restore(ConsumerEndpoint::cursor_after(behind));
   if (start) start->begin();
   if (behind > 0 && !workers_go_on) {
     const auto passed = iterator->skip(behind);

@@ -35,7 +35,7 @@ class Consumer {
   /// Begins epoch `epoch` after its first `items` items. The skipped items are not made if the stages are one-to-one
   /// and the source can seek. Throws InvalidArgument if the epoch has fewer items; if workers make them, next() throws
   /// it instead.
-  void reset_behind(std::int64_t epoch, std::int64_t items) { begin(epoch, {}, items); }
+  void reset_after(std::int64_t epoch, std::int64_t items) { begin(epoch, {}, items); }
   /// Returns the next item, or nothing at the end of the epoch, at a limit, and while paused. Items keep the order of
   /// the inputs that they were made from, regardless of which worker made them. Throws StageFailed in place of a failed
   /// item; PeerLost, naming the process, within a second of its end; and Timeout, naming the process, its current

@@ -373,7 +373,7 @@ Cursor ConsumerEndpoint::save() const {
 }
 
 // The cursor of a run without workers.
-Cursor ConsumerEndpoint::cursor_behind(std::int64_t items) {
+Cursor ConsumerEndpoint::cursor_after(std::int64_t items) {
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", 0},
                      {"num_outputs", Tree(items)},

@@ -22,7 +22,7 @@ class ConsumerEndpoint {
   // ---- commands, which throw Timeout and PeerLost that name the process
 
   /// Returns the cursor after the first `items` items, for a placement that is one-to-one.
-  static Cursor cursor_behind(std::int64_t items);
+  static Cursor cursor_after(std::int64_t items);
   /// Begins an epoch, at its first item or at a cursor. No thread may be taking items.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor);
   void pause();

@@ -188,7 +188,7 @@ TEST(PipelineResume, BeginsAfterAnyItem) {
       run_pipeline(graph, options, [&](Consumer& consumer) {
         for (std::int64_t items = 0; items <= num_items; ++items) {
           SCOPED_TRACE(::testing::Message() << "behind " << items << " with " << workers << " workers");
-          consumer.reset_behind(2, items);
+          consumer.reset_after(2, items);
           EXPECT_EQ(rest_of(consumer), std::vector<Tree>(saved.all.begin() + items, saved.all.end()));
         }
       });
@@ -204,7 +204,7 @@ TEST(PipelineResume, TheDispatchingProcessSkipsItemsThatNoWorkerNeeds) {
   for (const int workers : {1, 3}) {
     made = 0;
     run_pipeline(graph, with_workers(workers), [&](Consumer& consumer) {
-      consumer.reset_behind(0, 900);
+      consumer.reset_after(0, 900);
       const auto rest = rest_of(consumer);
       ASSERT_EQ(rest.size(), 100u);
       EXPECT_EQ(rest.front(), Tree(900));
@@ -238,14 +238,14 @@ TEST(PipelineResume, RejectsAStateAfterTheEnd) {
         expect_refused(
             consumer, [&] { consumer.reset(2, cursor); }, "state is of");
         expect_refused(
-            consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
+            consumer, [&] { consumer.reset_after(2, 11); }, "state is of");
         consumer.reset(0);
         EXPECT_EQ(rest_of(consumer).size(), 10u);
       });
     }
     run_pipeline(graph_of(10), with_workers(0), [&](Consumer& consumer) {
       expect_refused(
-          consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
+          consumer, [&] { consumer.reset_after(2, 11); }, "state is of");
     });
   }
 }

@@ -178,7 +178,7 @@ TEST(FullSync, ResumesFromCursorsAtDifferentPositions) {
 }
 
 /// `ahead`: a graph whose threads make items ahead of a stage at which ranks stop together.
-void expect_to_let_go_of(const Graph& ahead) {
+void expect_prompt_release(const Graph& ahead) {
   const auto engines = inproc::make_group(2);
   OnRank slow(first_numbers(9).then(FullSync{}), engines[0]);
   std::optional<OnRank> other(std::in_place, ahead, engines[1]);
@@ -194,9 +194,9 @@ void expect_to_let_go_of(const Graph& ahead) {
 
 TEST(FullSync, ReleasesAPrefetchThatIsNoLongerNeeded) {
   const Graph synced = first_numbers(9).then(FullSync{});
-  expect_to_let_go_of(synced.then(Prefetch{8}));
+  expect_prompt_release(synced.then(Prefetch{8}));
   const auto branches = synced.fork(2);
-  expect_to_let_go_of(Graph::join(Zip{}, {branches[0].then(Prefetch{8}), branches[1].then(Prefetch{8})}));
+  expect_prompt_release(Graph::join(Zip{}, {branches[0].then(Prefetch{8}), branches[1].then(Prefetch{8})}));
 }
 
 /// Runs two ranks of a job, each with a dispatching process and two workers. `consume` is called with the rank.

@@ -166,7 +166,7 @@ void check_caches(const Graph& graph) {
   const Reachability reach(graph);
   for (const int cache : reach.all<Cache>()) {
     const auto& name = graph.stage(cache).name;
-    if (!reach.can_cut_behind(cache))
+    if (!reach.can_cut_after(cache))
       refuse(name, "items before it are also used elsewhere, and would be missing there once it is complete");
     for (int before = 0; before < cache; ++before) {
       if (!reach.feeds(before, cache)) continue;

@@ -30,7 +30,7 @@ class MergingIterator : public StageIterator {
 
   /// Returns whether inputs may be branches of a fork. Branches must not be skipped one after the other, since they
   /// would then be further apart than the fork's buffer allows.
-  bool is_behind_fork() const { return Reachability(context_->graph).follows<Fork>(number_); }
+  bool is_after_fork() const { return Reachability(context_->graph).follows<Fork>(number_); }
 
   std::vector<StagePtr> inputs_;
 
@@ -68,7 +68,7 @@ class ZipIterator final : public MergingIterator {
     return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
   std::int64_t pass_over(std::int64_t items) override {
-    if (is_behind_fork()) return make_and_drop(items);
+    if (is_after_fork()) return make_and_drop(items);
     auto passed = items;
     for (auto& input : inputs_) passed = input->skip(passed);
     num_inputs_ += passed;
@@ -88,7 +88,7 @@ class ConcatIterator final : public MergingIterator {
     return std::nullopt;
   }
   std::int64_t pass_over(std::int64_t items) override {
-    if (is_behind_fork()) return make_and_drop(items);
+    if (is_after_fork()) return make_and_drop(items);
     std::int64_t passed = 0;
     for (; at_ < inputs_.size(); ++at_) {
       passed += inputs_[at_]->skip(items - passed);

@@ -102,7 +102,7 @@ class CutIterator final : public StageIterator {
 };
 
 /// A document whose positions from `from` on are not in a row yet.
-struct HeldRest {
+struct DocumentRest {
   DocumentPtr document;
   std::int64_t position = 0;
   std::int64_t from = 0;
@@ -115,7 +115,7 @@ struct HeldRest {
 /// other rows stay for the next round, except in rows with a document that has been held for max_rounds. A round also
 /// ends when it has read as many documents as the buffer holds, since documents as long as a row do not stay in the
 /// buffer.
-class BestFitIterator final : public HoldingIterator<HeldRest> {
+class BestFitIterator final : public HoldingIterator<DocumentRest> {
  public:
   BestFitIterator(GraphContextPtr context, int stage, StagePtr input)
       : HoldingIterator(std::move(context), stage, std::move(input)),
@@ -176,7 +176,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     return true;
   }
 
-  void add(HeldRest held) {
+  void add(DocumentRest held) {
     if (held.positions() < 1) return;  // It has no label.
     if (held.positions() > pack_.sequence && pack_.too_long == LongDocument::error) {
       throw InvalidArgument(
@@ -194,7 +194,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     else if (last.positions() < pack_.sequence) keep_rest(last);
   }
   /// Releases the memory of the part that is already in rows.
-  static void keep_rest(HeldRest& held) {
+  static void keep_rest(DocumentRest& held) {
     held.document = held.document->copy_from(held.from);
     held.from = 0;
   }
@@ -206,7 +206,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     const auto emitted = is_all ? std::vector<bool>(packing.bins, true) : rows_to_emit(packing, sizes);
     constexpr auto none = std::numeric_limits<std::size_t>::max();
     std::vector<std::size_t> row_of(packing.bins, none);  // index in rows_, which is empty
-    std::vector<HeldRest> stay;
+    std::vector<DocumentRest> stay;
     for (std::size_t i = 0; i < held_.size(); ++i) {
       auto& held = held_[i];
       const auto bin = packing.bin_of[i];
@@ -245,7 +245,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     return emitted;
   }
 
-  HeldRest hold(Item item, std::int64_t position) override {
+  DocumentRest hold(Item item, std::int64_t position) override {
     return {.document = reader_.read(context_->traits.arrays_of(item)), .position = position};
   }
   std::int64_t capacity() const override { return pack_.buffer; }

@@ -139,13 +139,13 @@ TEST(PipelineSource, ResumesAfterTheLastSampleOfAnEpochWithTheNextEpoch) {
   const auto drained = epochs(0);
   while (drained->next()) {
   }
-  const Tree behind_the_last = Tree::dict({{"stage", "pipeline samples"},
-                                           {"epoch", 0},
-                                           {"num_outputs", 7},
-                                           {"stream", drained->save()},
-                                           {"sample", 7},
-                                           {"skip", 0}});
-  EXPECT_EQ(source.resume(encode_tree(behind_the_last)), 7);
+  const Tree after_the_last = Tree::dict({{"stage", "pipeline samples"},
+                                          {"epoch", 0},
+                                          {"num_outputs", 7},
+                                          {"stream", drained->save()},
+                                          {"sample", 7},
+                                          {"skip", 0}});
+  EXPECT_EQ(source.resume(encode_tree(after_the_last)), 7);
   EXPECT_EQ(read_all(source, 7, 2), std::vector(all.begin() + 7, all.end()));
 }
 

@@ -14,7 +14,7 @@ namespace {
 int lowest_cut(const Reachability& reach, const std::vector<int>& stages) {
   for (int stage = 0; stage < reach.size(); ++stage) {
     const auto reaches = [&](int mark) { return reach.is_or_feeds(mark, stage); };
-    if (std::ranges::all_of(stages, reaches) && reach.can_cut_behind(stage)) return stage;
+    if (std::ranges::all_of(stages, reaches) && reach.can_cut_after(stage)) return stage;
   }
   return reach.size() - 1;
 }
@@ -98,7 +98,7 @@ class Placing {
     int collect_boundary = *dispatch_boundary_;
     for (int stage = *dispatch_boundary_ + 1; stage < reach_.size(); ++stage) {
       const bool behind = reach_.feeds(*dispatch_boundary_, stage) && !needs_all_ranks(stage);
-      if (behind && reach_.can_cut_behind(stage) && (!ordered_ || keeps_order(stage))) collect_boundary = stage;
+      if (behind && reach_.can_cut_after(stage) && (!ordered_ || keeps_order(stage))) collect_boundary = stage;
     }
     return collect_boundary;
   }
@@ -108,7 +108,7 @@ class Placing {
   int largest_part() const {
     int largest = -1, most = 0;
     for (int stage = 0; stage < reach_.size(); ++stage) {
-      if (needs_all_ranks(stage) || reach_.precedes<Repeat>(stage) || !reach_.can_cut_behind(stage)) continue;
+      if (needs_all_ranks(stage) || reach_.precedes<Repeat>(stage) || !reach_.can_cut_after(stage)) continue;
       if (const int count = reach_.count_before(stage); count > most) {
         largest = stage;
         most = count;
@@ -158,7 +158,7 @@ class Placing {
     if (dispatch_boundary_) return makes_one_each(*dispatch_boundary_, collect_boundary);
     auto shards = reach_.all<Shard>();
     std::erase_if(shards, [&](int shard) { return !reach_.is_or_feeds(shard, collect_boundary); });
-    return shards.size() == 1 && reach_.can_cut_behind(shards.front()) && divides_in_turns(shards.front()) &&
+    return shards.size() == 1 && reach_.can_cut_after(shards.front()) && divides_in_turns(shards.front()) &&
            makes_one_each(shards.front(), collect_boundary);
   }
   bool divides_in_turns(int shard) const {
@@ -170,7 +170,7 @@ class Placing {
   void check_branches(const Placement& placement) const {
     if (!dispatch_boundary_) return;
     const auto undivided = undivided_sources();
-    for (const int branch : branches_beside(graph_, *dispatch_boundary_)) {
+    for (const int branch : sibling_branches(graph_, *dispatch_boundary_)) {
       const int source = undivided[static_cast<std::size_t>(branch)];
       if (source < 0 || placement.role_of[static_cast<std::size_t>(branch)] != Role::worker) continue;
       throw InvalidArgument(fmt::format(
@@ -222,7 +222,7 @@ int Reachability::count_before(int stage) const {
   return static_cast<int>(std::ranges::count(before, true));
 }
 
-bool Reachability::can_cut_behind(int stage) const {
+bool Reachability::can_cut_after(int stage) const {
   if (leaving_[static_cast<std::size_t>(stage)].size() > 1 || is<Fork>(stage)) return false;
   for (int inner = 0; inner < stage; ++inner) {
     if (!feeds(inner, stage)) continue;
@@ -251,7 +251,7 @@ int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages) {
   return lowest_cut(Reachability(graph), stages);
 }
 
-std::vector<int> branches_beside(const Graph& graph, int stage) {
+std::vector<int> sibling_branches(const Graph& graph, int stage) {
   const Reachability reach(graph);
   std::vector<bool> beside(static_cast<std::size_t>(reach.size()), false);
   for (int after = stage + 1; after < reach.size(); ++after) {

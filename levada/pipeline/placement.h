@@ -23,7 +23,7 @@ class Reachability {
   /// Returns the number of stages that feed `stage`, itself included.
   int count_before(int stage) const;
   /// Returns whether only the edges that leave `stage` connect the stages up to it with the others.
-  bool can_cut_behind(int stage) const;
+  bool can_cut_after(int stage) const;
   /// Return whether any stage that feeds `stage`, or that it feeds, is a T.
   template <typename T>
   bool follows(int stage) const {
@@ -103,6 +103,6 @@ std::optional<int> last_dispatched(const Graph& graph);
 /// together. The end of the graph always qualifies.
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages);
 /// Returns the lowest stages of branches that neither feed `stage` nor are fed by it.
-std::vector<int> branches_beside(const Graph& graph, int stage);
+std::vector<int> sibling_branches(const Graph& graph, int stage);
 
 }  // namespace levada::pipeline

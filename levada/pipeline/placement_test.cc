@@ -171,7 +171,7 @@ TEST(LowestCommonAncestor, IncludesTheForkOfAnUnmarkedBranch) {
 
 std::vector<std::string> beside(const Graph& graph, const std::string& stage) {
   std::vector<std::string> names;
-  for (const int i : branches_beside(graph, graph.find(stage))) {
+  for (const int i : sibling_branches(graph, graph.find(stage))) {
     names.push_back(graph.stage(i).name);
   }
   return names;

@@ -74,12 +74,12 @@ Lengths draw_lengths(std::mt19937& random, std::size_t count, double long_share)
 }
 
 /// Returns the mean of step_time() over context_bound(), of 30 steps.
-double mean_over_bound(int ranks, std::size_t samples_a_rank, double long_share, const ContextBalance& balance) {
+double mean_over_bound(int ranks, std::size_t samples_per_rank, double long_share, const ContextBalance& balance) {
   std::mt19937 random(7);
   double sum = 0;
   constexpr int steps = 30;
   for (int step = 0; step < steps; ++step) {
-    const auto lengths = draw_lengths(random, static_cast<std::size_t>(ranks) * samples_a_rank, long_share);
+    const auto lengths = draw_lengths(random, static_cast<std::size_t>(ranks) * samples_per_rank, long_share);
     const auto plan = plan_context(lengths, ranks, balance);
     const auto bound = context_bound(lengths, ranks, static_cast<int>(plan.micros.size()), balance);
     sum += static_cast<double>(step_time(plan, lengths, balance)) / static_cast<double>(bound);

@@ -142,7 +142,7 @@ class Balancer {
       if (!best || (most < too_full && best->gain <= most >> 24)) break;
       by_cost.erase({most, dear});
       by_cost.erase({level(parts_[best->cheap].load), best->cheap});
-      carry_out(dear, *best);
+      apply(dear, *best);
       by_cost.emplace(level(parts_[dear].load), dear);
       by_cost.emplace(level(parts_[best->cheap].load), best->cheap);
     }
@@ -341,7 +341,7 @@ class Balancer {
     return level(from.load) - std::max(level(difference(from.load, moved)), level(sum(to.load, moved)));
   }
 
-  void carry_out(std::size_t dear, const Exchange& exchange) {
+  void apply(std::size_t dear, const Exchange& exchange) {
     const auto run = std::span(parts_[exchange.cheap].items).subspan(exchange.taken, exchange.num_taken);
     const std::vector<std::size_t> taken(run.begin(), run.end());
     move(dear, exchange.cheap, exchange.given);

@@ -253,7 +253,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
       const std::size_t slab = tensors_.slab_bytes(input.bytes, bucketing_.open_bytes(key), usual_bytes_[index]);
       add(group, *open, input, copy, slab, {std::move(callback), input.piece});
     } catch (...) {
-      bucketing_.take_back(key, input.bytes);
+      bucketing_.undo(key, input.bytes);
       throw;
     }
     Handle handle = handle_of(open, open->entries.size() - 1);

@@ -23,7 +23,7 @@ Bucketing::Placement Bucketing::apply(int group, int key, std::uint64_t bytes) {
   return placement;
 }
 
-void Bucketing::take_back(int key, std::uint64_t bytes) {
+void Bucketing::undo(int key, std::uint64_t bytes) {
   const auto found = std::ranges::find(open_, key, &Open::key);
   found->bytes -= bytes;
   if (--found->inputs == 0) open_.erase(found);

@@ -25,7 +25,7 @@ class Bucketing {
   Placement apply(int group, int key, std::uint64_t bytes);
   /// Undoes apply() for the last input, which must not have been launched separately. A bucket that it closed stays
   /// closed.
-  void take_back(int key, std::uint64_t bytes);
+  void undo(int key, std::uint64_t bytes);
 
   /// Closes all buckets. Returns their keys in the order in which they were opened.
   std::vector<int> flush();

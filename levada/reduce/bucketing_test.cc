@@ -50,12 +50,12 @@ TEST(Bucketing, TakeBackUndoesApply) {
   bucketing.apply(0, 0, 60);
   bucketing.apply(0, 1, 0);
   bucketing.apply(0, 0, 40);
-  bucketing.take_back(0, 40);
+  bucketing.undo(0, 40);
   bucketing.apply(0, 1, 10);
-  bucketing.take_back(1, 10);
+  bucketing.undo(1, 10);
   EXPECT_FALSE(bucketing.apply(0, 0, 40).close);
   EXPECT_EQ(bucketing.apply(0, 0, 50).close, 0);
-  bucketing.take_back(0, 50);
+  bucketing.undo(0, 50);
   EXPECT_THAT(bucketing.flush(), ElementsAre(1)) << "an input of no bytes also counts";
 }
 

@@ -18,17 +18,17 @@ std::shared_ptr<Slab> TensorSlabs::next(const Engine& group, DType dtype, std::s
     return slab;
   };
   if (bytes > capacity_) return make_slab(bytes);
-  const auto found =
-      std::ranges::find_if(making_, [&](const Making& each) { return each.group == &group && each.dtype == dtype; });
-  Making& making = found != making_.end() ? *found : making_.emplace_back(Making{&group, dtype});
-  if (!making.slab || making.slab->is_all_entered()) making.bucket_bytes = filled.open;
-  const bool fits_bucket = making.bucket_bytes + bytes <= capacity_;
-  const std::uint64_t bucket_bytes = bytes + (fits_bucket ? making.bucket_bytes : 0);
-  if (!fits_bucket || !making.slab || making.slab->is_sent() || !making.slab->has_room(bytes)) {
-    making.slab = make_slab(slab_bytes(bytes, bucket_bytes, filled.usual));
+  const auto found = std::ranges::find_if(
+      open_slabs_, [&](const OpenSlab& each) { return each.group == &group && each.dtype == dtype; });
+  OpenSlab& open = found != open_slabs_.end() ? *found : open_slabs_.emplace_back(OpenSlab{&group, dtype});
+  if (!open.slab || open.slab->is_all_entered()) open.bucket_bytes = filled.open;
+  const bool fits_bucket = open.bucket_bytes + bytes <= capacity_;
+  const std::uint64_t bucket_bytes = bytes + (fits_bucket ? open.bucket_bytes : 0);
+  if (!fits_bucket || !open.slab || open.slab->is_sent() || !open.slab->has_room(bytes)) {
+    open.slab = make_slab(slab_bytes(bytes, bucket_bytes, filled.usual));
   }
-  making.bucket_bytes = bucket_bytes;
-  return making.slab;
+  open.bucket_bytes = bucket_bytes;
+  return open.slab;
 }
 
 std::shared_ptr<Slab> TensorSlabs::find(const Engine& group, const TensorView& tensor) const {
@@ -38,7 +38,7 @@ std::shared_ptr<Slab> TensorSlabs::find(const Engine& group, const TensorView& t
 }
 
 void TensorSlabs::leave(const Engine& group) {
-  std::erase_if(making_, [&](const Making& each) { return each.group == &group; });
+  std::erase_if(open_slabs_, [&](const OpenSlab& each) { return each.group == &group; });
   slabs_.clear();  // existing tensors are copied instead
 }
 

@@ -30,7 +30,7 @@ class TensorSlabs {
   /// Returns the slab in which a tensor was made, if its enter_next() would enter that tensor; else null.
   std::shared_ptr<Slab> find(const Engine& group, const TensorView& tensor) const;
   /// Makes no more tensors in the existing slabs.
-  void end() { making_.clear(); }
+  void end() { open_slabs_.clear(); }
   /// Forgets the group, whose address may be reused by another one.
   void leave(const Engine& group);
 
@@ -40,7 +40,7 @@ class TensorSlabs {
   std::size_t slab_bytes(std::size_t first, std::uint64_t filled, std::uint64_t usual) const;
 
  private:
-  struct Making {
+  struct OpenSlab {
     const Engine* group = nullptr;
     DType dtype;
     std::shared_ptr<Slab> slab = nullptr;
@@ -48,7 +48,7 @@ class TensorSlabs {
   };
 
   std::size_t capacity_;
-  std::vector<Making> making_;
+  std::vector<OpenSlab> open_slabs_;
   std::map<const std::byte*, std::weak_ptr<Slab>> slabs_;  ///< by address
 };
 

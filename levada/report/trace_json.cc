@@ -20,9 +20,9 @@ std::string quoted(const std::string& text) {
 
 // Viewers treat the thread with its process's number as the main thread, and do not show number 0 properly. Process
 // numbers therefore leave room for the numbers of their threads.
-constexpr int numbers_a_rank = 10;
+constexpr int numbers_per_rank = 10;
 int process_of(std::size_t rank) {
-  return static_cast<int>(rank + 1) * numbers_a_rank;
+  return static_cast<int>(rank + 1) * numbers_per_rank;
 }
 int thread_of(std::size_t rank, TraceThread thread) {
   return process_of(rank) + static_cast<int>(thread);

@@ -803,7 +803,7 @@ class Bucketing:
         Places an input. Returns the key of the bucket to launch first, and whether to launch the input separately.
         """
 
-    def take_back(self, key: int, bytes: int) -> None:
+    def undo(self, key: int, bytes: int) -> None:
         """
         Removes the last input, which must not be one to launch separately. A bucket that it closed stays closed.
         """
@@ -1314,13 +1314,13 @@ class Consumer:
         Begins an epoch after its first `items` items. A cursor is after the first `at` of these.
         """
 
-    def take_over(self, lost: Consumer) -> None:
+    def resume_from(self, lost: Consumer) -> None:
         """
         Resumes after the last item of another consumer, whose processes are lost.
         """
 
     @property
-    def given(self) -> int:
+    def num_taken(self) -> int:
         """Number of items returned in this epoch."""
 
     def limit(self, items: int) -> None: ...
@@ -1345,7 +1345,7 @@ class Consumer:
     def await_others(self) -> None:
         """Waits until no other thread is in a call."""
 
-    def must_close(self) -> bool:
+    def close_requested(self) -> bool:
         """
         Returns True once after each begin_close() that left the closing to this thread.
         """

@@ -53,20 +53,21 @@ inline Landing landing_in(std::weak_ptr<Engine> near) {
 /// A channel as held by its sender or by one of its receivers.
 class JoinedChannel final : public Channel {
  public:
-  /// The legs that this rank uses, except those that a Forward sends on.
-  struct Legs {
-    Port near, incoming, outgoing;
+  /// The endpoints that this rank uses, except those that a Forward sends on.
+  struct Endpoints {
+    EndpointRef near, incoming, outgoing;
   };
 
   /// `forwarder`: the result of Route::forwarder(). `has_ended`: whether the group has ended for a cause.
-  JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed, Legs legs,
-                int forwarder, std::shared_ptr<const std::atomic<bool>> has_ended, std::shared_ptr<Shared> shared)
+  JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed,
+                Endpoints endpoints, int forwarder, std::shared_ptr<const std::atomic<bool>> has_ended,
+                std::shared_ptr<Shared> shared)
       : Channel(owner, from, std::move(to), window),
         sends(from == rank),
         receives(rank_in(this->to(), rank) >= 0),
         forwarder_(forwarder),
         must_be_closed_(must_be_closed),
-        legs_(std::move(legs)),
+        endpoints_(std::move(endpoints)),
         is_sending_(sends),
         has_ended_(std::move(has_ended)),
         shared_(std::move(shared)) {}
@@ -77,8 +78,8 @@ class JoinedChannel final : public Channel {
   void close(End end) {
     if (end == End::sending) {
       if (!is_sending_.exchange(false) || *has_ended_) return;
-      for (const Port& port : {legs_.near, legs_.outgoing}) {
-        if (port && port.engine) port.engine->close(*port.channel, End::sending);
+      for (const EndpointRef& endpoint : {endpoints_.near, endpoints_.outgoing}) {
+        if (endpoint && endpoint.engine) endpoint.engine->close(*endpoint.channel, End::sending);
       }
     } else if (receives && receiving().engine) {
       receiving().engine->close(*receiving().channel, End::receiving);
@@ -88,14 +89,15 @@ class JoinedChannel final : public Channel {
   void leave() {
     if (!must_be_closed_) close(End::sending);
     close(End::receiving);
-    for (Port* const port : {&legs_.near, &legs_.incoming, &legs_.outgoing}) port->engine.reset();
+    for (EndpointRef* const endpoint : {&endpoints_.near, &endpoints_.incoming, &endpoints_.outgoing})
+      endpoint->engine.reset();
   }
 
-  const Port& near() const { return legs_.near; }
-  const Port& outgoing() const { return legs_.outgoing; }
-  /// Returns the leg on which this rank's messages arrive.
-  const Port& receiving() const { return receives_near() ? legs_.near : legs_.incoming; }
-  bool receives_near() const { return static_cast<bool>(legs_.near); }
+  const EndpointRef& near() const { return endpoints_.near; }
+  const EndpointRef& outgoing() const { return endpoints_.outgoing; }
+  /// Returns the hop on which this rank's messages arrive.
+  const EndpointRef& receiving() const { return receives_near() ? endpoints_.near : endpoints_.incoming; }
+  bool receives_near() const { return static_cast<bool>(endpoints_.near); }
   bool is_sending() const { return is_sending_; }
 
   /// Returns whether the forwarder has left before it forwarded everything. Called only by the receiving thread.
@@ -107,7 +109,7 @@ class JoinedChannel final : public Channel {
  private:
   const int forwarder_;
   const bool must_be_closed_;
-  Legs legs_;
+  Endpoints endpoints_;
   ForwarderWatch watch_;
   std::atomic<bool> is_sending_;
   const std::shared_ptr<const std::atomic<bool>> has_ended_;

@@ -82,12 +82,12 @@ class JoinedEngine final : public Engine {
   bool try_publish(Channel& channel, const Lease& lease) override;
   Received try_receive(Channel& channel) override;
   bool is_abandoned(Channel& channel) override {
-    const Port& port = received_here(channel).receiving();
-    return port.engine->is_abandoned(*port.channel);
+    const EndpointRef& endpoint = received_here(channel).receiving();
+    return endpoint.engine->is_abandoned(*endpoint.channel);
   }
   std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
-    const Port& port = received_here(channel).receiving();
-    return port.engine->make_private(*port.channel, lease);
+    const EndpointRef& endpoint = received_here(channel).receiving();
+    return endpoint.engine->make_private(*endpoint.channel, lease);
   }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override;
@@ -159,7 +159,7 @@ class JoinedEngine final : public Engine {
   void refresh() noexcept try { static_cast<void>(cause()); } catch (const Error&) {  // in a forked child
   }
   /// Throws PeerLost if a rank that forwards on these channels is lost.
-  void expect_forwarders(std::span<Channel* const> received);
+  void check_forwarders(std::span<Channel* const> received);
   std::optional<Cause> near_cause();
   /// Returns the step in the last status of a rank of this host; -1 if unknown.
   std::int64_t near_step(int rank);
@@ -182,8 +182,8 @@ class JoinedEngine final : public Engine {
   JoinedChannel& publishing(Channel& channel);
   bool try_send(JoinedChannel& channel, const Lease& lease);
 
-  Port open_near(const Leg& leg, int window, ChannelOptions options);
-  Port open_far(const Leg& leg, int window, ChannelOptions options);
+  EndpointRef open_near(const Hop& hop, int window, ChannelOptions options);
+  EndpointRef open_far(const Hop& hop, int window, ChannelOptions options);
 
   /// A wait's conditions by engine.
   struct Wanted {
@@ -232,16 +232,16 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
   });
 }
 
-Port JoinedEngine::open_near(const Leg& leg, int window, ChannelOptions options) {
-  if (!leg) return {};
+EndpointRef JoinedEngine::open_near(const Hop& hop, int window, ChannelOptions options) {
+  if (!hop) return {};
   std::vector<int> to;
-  for (const int rank : leg.to) to.push_back(rank_in(near_ranks_, rank));
-  return {near_, near_->open(rank_in(near_ranks_, leg.from), to, window, std::move(options))};
+  for (const int rank : hop.to) to.push_back(rank_in(near_ranks_, rank));
+  return {near_, near_->open(rank_in(near_ranks_, hop.from), to, window, std::move(options))};
 }
 
-Port JoinedEngine::open_far(const Leg& leg, int window, ChannelOptions options) {
-  if (!leg) return {};
-  return {far_, far_->open(leg.from, leg.to, window, std::move(options))};
+EndpointRef JoinedEngine::open_far(const Hop& hop, int window, ChannelOptions options) {
+  if (!hop) return {};
+  return {far_, far_->open(hop.from, hop.to, window, std::move(options))};
 }
 
 std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, int window, ChannelOptions options) {
@@ -249,25 +249,25 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
   return call([&] {
     check();
     const Route route = route_of(info_.host_of, info_.rank, from, to, shared_->options.degree);
-    // Channels between different ranks may share legs and be opened in any order; the tag tells them apart. Channels
+    // Channels between different ranks may share hops and be opened in any order; the tag tells them apart. Channels
     // with the same tag are opened in the same order on all members, and each engine counts them.
     const std::uint64_t tag = channel_kind(from, to, options.tag);
-    const auto options_of = [&](const Leg& leg, Landing landing) {
-      const bool must_be_closed = leg.from != from || leg.from == info_.rank || options.must_be_closed;
+    const auto options_of = [&](const Hop& hop, Landing landing) {
+      const bool must_be_closed = hop.from != from || hop.from == info_.rank || options.must_be_closed;
       return ChannelOptions{.landing = std::move(landing), .tag = tag, .must_be_closed = must_be_closed};
     };
-    const Port near = open_near(route.near, window, options_of(route.near, {}));
-    const Port outgoing = open_far(route.outgoing, window, options_of(route.outgoing, {}));
+    const EndpointRef near = open_near(route.near, window, options_of(route.near, {}));
+    const EndpointRef outgoing = open_far(route.outgoing, window, options_of(route.outgoing, {}));
     Landing landing = near ? landing_in(near_) : std::move(options.landing);
-    const Port incoming = open_far(route.incoming, window, options_of(route.incoming, std::move(landing)));
+    const EndpointRef incoming = open_far(route.incoming, window, options_of(route.incoming, std::move(landing)));
     if (route.forwards()) {
       shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing, from, route.forwards_to(info_.rank),
                                                     near_ranks_, board_));
     }
     auto channel = std::make_shared<JoinedChannel>(
         this, from, std::vector<int>(to.begin(), to.end()), window, info_.rank, options.must_be_closed,
-        JoinedChannel::Legs{near, incoming, from == info_.rank ? outgoing : Port()}, route.forwarder(info_.rank, from),
-        has_ended_, shared_);
+        JoinedChannel::Endpoints{near, incoming, from == info_.rank ? outgoing : EndpointRef()},
+        route.forwarder(info_.rank, from), has_ended_, shared_);
     const std::lock_guard lock(mutex_);
     std::erase_if(channels_, [](const auto& each) { return each.expired(); });
     channels_.push_back(channel);
@@ -307,7 +307,7 @@ std::optional<Cause> JoinedEngine::cause() {
   return cause_;
 }
 
-void JoinedEngine::expect_forwarders(std::span<Channel* const> received) {
+void JoinedEngine::check_forwarders(std::span<Channel* const> received) {
   for (Channel* const channel : received) {
     JoinedChannel& joined = received_here(*channel);
     if (!joined.forwarder_is_lost()) continue;
@@ -362,15 +362,15 @@ bool JoinedEngine::try_publish(Channel& channel, const Lease& lease) {
 
 Received JoinedEngine::try_receive(Channel& channel) {
   JoinedChannel& joined = received_here(channel);
-  const Port& port = joined.receiving();
+  const EndpointRef& endpoint = joined.receiving();
   const bool has_ended = has_cause();
   if (has_ended && is_aborted(*cause())) check();
   return call([&] {
-    Received received = port.engine->try_receive(*port.channel);
+    Received received = endpoint.engine->try_receive(*endpoint.channel);
     if (received.message || received.ended) return received;
     if (has_ended) check();
     Channel* const it[] = {&channel};
-    expect_forwarders(it);
+    check_forwarders(it);
     return received;
   });
 }
@@ -416,7 +416,7 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
   const std::function<void()> poll = [&, also = asking_statuses(*far_, conditions.poll)] {
     also();
     check();
-    expect_forwarders(conditions.receive);
+    check_forwarders(conditions.receive);
   };
   return call([&] {
     if (has_cause()) {

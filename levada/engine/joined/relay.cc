@@ -49,16 +49,16 @@ void StatusBoard::post_held(const void* forward, std::optional<Status> status) {
 
 // ---- ForwarderWatch
 
-bool ForwarderWatch::is_lost(const Port& leg) {
-  if (!leg.engine->is_abandoned(*leg.channel)) return false;
+bool ForwarderWatch::is_lost(const EndpointRef& endpoint) {
+  if (!endpoint.engine->is_abandoned(*endpoint.channel)) return false;
   if (!since_) since_ = Clock::now();
   return Clock::now() - *since_ >= grace;
 }
 
 // ---- Forward
 
-Forward::Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to, std::vector<int> near_ranks,
-                 std::shared_ptr<StatusBoard> board)
+Forward::Forward(EndpointRef incoming, EndpointRef near, EndpointRef outgoing, int from, std::vector<int> to,
+                 std::vector<int> near_ranks, std::shared_ptr<StatusBoard> board)
     : incoming_(std::move(incoming)),
       near_(std::move(near)),
       outgoing_(std::move(outgoing)),
@@ -79,12 +79,12 @@ Forward::State Forward::advance() {
 
 Forward::State Forward::try_advance() {
   while (true) {
-    if (message_.bytes.empty() && !take_in()) {
-      expect_forwarder();
+    if (message_.bytes.empty() && !receive()) {
+      check_forwarder();
       return has_ended_ ? State::ended : before_.has_left() ? State::orphaned : State::idle;
     }
     if (outgoing_is_due_ && outgoing_.engine->try_publish(*outgoing_.channel, message_)) outgoing_is_due_ = false;
-    if (near_is_due_ && !put_near()) return State::blocked;
+    if (near_is_due_ && !publish_near()) return State::blocked;
     if (outgoing_is_due_) return State::far_full;
     message_ = {};
     post_at_.reset();
@@ -92,11 +92,11 @@ Forward::State Forward::try_advance() {
   }
 }
 
-bool Forward::take_in() {
+bool Forward::receive() {
   Received received = incoming_.engine->try_receive(*incoming_.channel);
   has_ended_ = received.ended;
-  for (const Port& port : {near_, outgoing_}) {
-    if (has_ended_ && port) port.engine->close(*port.channel, End::sending);
+  for (const EndpointRef& endpoint : {near_, outgoing_}) {
+    if (has_ended_ && endpoint) endpoint.engine->close(*endpoint.channel, End::sending);
   }
   if (!received.message) return false;
   message_ = *std::move(received.message);
@@ -107,13 +107,13 @@ bool Forward::take_in() {
   return true;
 }
 
-void Forward::expect_forwarder() {
+void Forward::check_forwarder() {
   const int before = incoming_.channel->from();
   if (before == from_ || !before_.is_lost(incoming_)) return;
   throw_left(*incoming_.engine, before, fmt::format("it forwarded what rank {} sends", from_));
 }
 
-bool Forward::put_near() {
+bool Forward::publish_near() {
   if (!in_near_memory_) {
     auto block = near_.engine->try_allocate(message_.bytes.size());
     if (!block) return false;
@@ -135,9 +135,9 @@ Forward::Obstacle Forward::obstacle() const {
 std::optional<Status> Forward::held_status() {
   Engine::Holder furthest{.rank = -1};
   const int own = incoming_.engine->info().rank;
-  const auto look = [&](const Port& port, const std::vector<int>* ranks) {
-    if (!port) return;
-    for (Engine::Holder holder : port.engine->holders(*port.channel)) {
+  const auto look = [&](const EndpointRef& endpoint, const std::vector<int>* ranks) {
+    if (!endpoint) return;
+    for (Engine::Holder holder : endpoint.engine->holders(*endpoint.channel)) {
       if (ranks != nullptr) holder.rank = (*ranks)[static_cast<std::size_t>(holder.rank)];
       const int held = holder.not_received + holder.leased, most = furthest.not_received + furthest.leased;
       if (held > most || (held == most && holder.rank == own)) furthest = holder;

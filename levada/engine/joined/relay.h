@@ -24,7 +24,7 @@
 namespace levada::joined {
 
 /// One end of a channel and the engine that opened it.
-struct Port {
+struct EndpointRef {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Channel> channel;
   explicit operator bool() const { return channel != nullptr; }
@@ -33,12 +33,12 @@ struct Port {
 /// Time allowed for a cause to reach the other engine, or another rank, which polls for it once per poll interval.
 inline constexpr Duration grace = 10 * WaitFor::poll_interval;
 
-/// Watches a leg on which a forwarder sends. Used by one thread at a time.
+/// Watches a hop on which a forwarder sends. Used by one thread at a time.
 class ForwarderWatch {
  public:
-  /// Returns whether the forwarder has left without closing the leg and no cause has explained this within `grace`. If
+  /// Returns whether the forwarder has left without closing the hop and no cause has explained this within `grace`. If
   /// it left because its group ended, the cause reaches this rank a moment later.
-  bool is_lost(const Port& leg);
+  bool is_lost(const EndpointRef& endpoint);
   /// Returns whether is_lost() has seen the forwarder leave.
   bool has_left() const { return since_.has_value(); }
 
@@ -73,9 +73,9 @@ class Forward {
   /// `near` or `outgoing` may be empty. Incoming messages are in blocks of `near`'s engine if it had blocks for them.
   /// Both channels must be closed explicitly, so that a receiver does not mistake the end of forwarding for the end of
   /// the channel. `from` sends on the channel, and `to` receive the forwarded messages; both are ranks of the incoming
-  /// port's engine. `near_ranks`: by rank of the near engine, the rank in the incoming port's engine.
-  Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to, std::vector<int> near_ranks,
-          std::shared_ptr<StatusBoard> board);
+  /// endpoint's engine. `near_ranks`: by rank of the near engine, the rank in the incoming endpoint's engine.
+  Forward(EndpointRef incoming, EndpointRef near, EndpointRef outgoing, int from, std::vector<int> to,
+          std::vector<int> near_ranks, std::shared_ptr<StatusBoard> board);
 
   enum class State : std::uint8_t {
     idle,      ///< waiting for a message or the end
@@ -106,15 +106,15 @@ class Forward {
  private:
   void abort(std::string_view reason) noexcept;
   State try_advance();
-  bool take_in();
+  bool receive();
   /// Returns the status to post while slower ranks hold up the forward, or nothing if no rank is slower than this one.
   std::optional<Status> held_status();
   void show_held(std::optional<Status> status) noexcept;
   /// Throws PeerLost if the previous forwarder is lost.
-  void expect_forwarder();
-  bool put_near();
+  void check_forwarder();
+  bool publish_near();
 
-  Port incoming_, near_, outgoing_;
+  EndpointRef incoming_, near_, outgoing_;
   ForwarderWatch before_;
   const int from_;
   const std::vector<int> to_, near_ranks_;

@@ -20,7 +20,7 @@ std::vector<int> forwarders_of(std::span<const int> host_of, int from, std::span
   return forwarders;
 }
 
-Leg leg_from(std::span<const int> forwarders, std::size_t parent, std::size_t degree) {
+Hop hop_from(std::span<const int> forwarders, std::size_t parent, std::size_t degree) {
   const std::size_t begin = std::min(forwarders.size(), parent * degree + 1);
   const std::size_t end = std::min(forwarders.size(), begin + degree);
   return {.from = forwarders[parent],
@@ -38,7 +38,7 @@ std::vector<int> Route::forwards_to(int rank) const {
 }
 
 int Route::forwarder(int rank, int from) const {
-  const Leg& received = near ? near : incoming;
+  const Hop& received = near ? near : incoming;
   return received && received.from != from && received.from != rank ? received.from : -1;
 }
 
@@ -54,14 +54,14 @@ Route route_of(std::span<const int> host_of, int rank, int from, std::span<const
 
   Route route;
   if (rank == *mine) {
-    if (place != 0) route.incoming = leg_from(forwarders, (place - 1) / fan_out, fan_out);
-    route.outgoing = leg_from(forwarders, place, fan_out);
+    if (place != 0) route.incoming = hop_from(forwarders, (place - 1) / fan_out, fan_out);
+    route.outgoing = hop_from(forwarders, place, fan_out);
     if (!route.outgoing) route.outgoing = {};
   }
   route.near.from = *mine;
   std::copy_if(sorted.begin(), sorted.end(), std::back_inserter(route.near.to),
                [&](int receiver) { return host(receiver) == host(rank); });
-  // A rank that is the only receiver on its host and does not forward receives directly on the incoming leg.
+  // A rank that is the only receiver on its host and does not forward receives directly on the incoming hop.
   const bool is_alone = route.near.to == std::vector{rank} && route.incoming && !route.outgoing;
   if (is_alone || !route.near) route.near = {};
   return route;

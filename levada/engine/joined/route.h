@@ -6,21 +6,21 @@
 
 namespace levada::joined {
 
-/// A channel of one of the two engines. A leg without receivers does not exist. Ranks are in the job's numbering.
-struct Leg {
+/// A channel of one of the two engines. A hop without receivers does not exist. Ranks are in the job's numbering.
+struct Hop {
   int from = -1;
   std::vector<int> to;
   explicit operator bool() const { return !to.empty(); }
-  bool operator==(const Leg&) const = default;
+  bool operator==(const Hop&) const = default;
 };
 
-/// The legs that one rank opens for a channel. The sender sends to the receivers on its own host and to one receiver on
+/// The hops that one rank opens for a channel. The sender sends to the receivers on its own host and to one receiver on
 /// each other host, which forwards to the other receivers there. If there are more than `degree` other hosts, these
 /// receivers form a tree in which none sends to more than `degree` others.
 struct Route {
-  Leg near;      ///< on this rank's host
-  Leg incoming;  ///< to this rank and others, from another host
-  Leg outgoing;  ///< from this rank, to other hosts
+  Hop near;      ///< on this rank's host
+  Hop incoming;  ///< to this rank and others, from another host
+  Hop outgoing;  ///< from this rank, to other hosts
   /// Returns whether this rank forwards incoming messages.
   bool forwards() const { return incoming && (near || outgoing); }
   /// Returns the ranks to which `rank` forwards incoming messages. `rank` is the rank whose route this is.

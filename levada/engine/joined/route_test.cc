@@ -55,7 +55,7 @@ TEST(Route, NamesTheForwarder) {
   EXPECT_EQ(route_of(host_of, 2, 0, to, 2).forwards_to(2), (std::vector{3, 5}));
 }
 
-/// Follows all legs that the members of a channel have opened. Returns how often each receiver gets a message.
+/// Follows all hops that the members of a channel have opened. Returns how often each receiver gets a message.
 std::map<int, int> deliveries(const std::vector<int>& host_of, int from, const std::vector<int>& to, int degree) {
   std::set<int> members(to.begin(), to.end());
   members.insert(from);
@@ -69,13 +69,13 @@ std::map<int, int> deliveries(const std::vector<int>& host_of, int from, const s
     const Route& route = routes.at(holder);
     EXPECT_LE(route.outgoing.to.size(), static_cast<std::size_t>(degree));
     for (const int next : route.outgoing.to) {
-      EXPECT_EQ(routes.at(next).incoming, route.outgoing) << "all members open the same leg";
+      EXPECT_EQ(routes.at(next).incoming, route.outgoing) << "all members open the same hop";
       if (routes.at(next).forwards()) holders.push_back(next);
       else ++seen[next];
     }
     if (route.near.from != holder) continue;
     for (const int receiver : route.near.to) {
-      EXPECT_EQ(routes.at(receiver).near, route.near) << "all members open the same leg";
+      EXPECT_EQ(routes.at(receiver).near, route.near) << "all members open the same hop";
       ++seen[receiver];
     }
   }

@@ -113,17 +113,17 @@ TEST(P2pFrame, ThatIsMalformedChangesNothingOnceItsSenderIsClosed) {
   const std::vector<int> others{0, 2};
   const auto group = engines[0]->subgroup(others, "others"), peer = engines[2]->subgroup(others, "others");
   const auto receiving = group->open(1, {0}, 1), sending = peer->open(1, {0}, 1);
-  const auto receive_behind_malformed = [&](int count) {
+  const auto receive_after_malformed = [&](int count) {
     const Bytes malformed{std::byte{1}, std::byte{2}};
     const auto hold = std::make_shared<const Bytes>(malformed);
     for (int i = 0; i < count; ++i) network.send(0, {.from = 1, .frame = {.header = {*hold, hold}, .body = {}}});
     test::send(*peer, *sending, 10, std::byte{5});
     EXPECT_EQ(receive(*group, *receiving, test::limit(), "test").value().bytes[9], std::byte{5});
   };
-  receive_behind_malformed(1);
+  receive_after_malformed(1);
   const Cause cause = engines[0]->cause().value();
   EXPECT_EQ(cause.kind, ErrorKind::corrupt_message);
-  receive_behind_malformed(1000);
+  receive_after_malformed(1000);
   EXPECT_EQ(engines[0]->cause().value().text(), cause.text());
   EXPECT_FALSE(group->cause());
   network.lose(1);

@@ -98,7 +98,7 @@ class Run(Generic[T]):
                 try:
                     self._begin_epoch(consumer)
                 except PeerLost as error:
-                    self._note_death(self._lost(error) or error, consumer.given)
+                    self._note_death(self._lost(error) or error, consumer.num_taken)
                     consumer = self._start_again()
                     self._begin_epoch(consumer)
             self._begun, self._is_over, self._is_stuck = self._epoch, False, False
@@ -160,7 +160,7 @@ class Run(Generic[T]):
         try:
             yield
         finally:
-            if consumer.must_close():
+            if consumer.close_requested():
                 self.close()
 
     def __len__(self) -> int:
@@ -472,10 +472,10 @@ class Run(Generic[T]):
             before = self._consumer
             assert before is not None
             while True:
-                self._note_death(lost, before.given)
+                self._note_death(lost, before.num_taken)
                 consumer = self._start_again()
                 try:
-                    consumer.take_over(before)
+                    consumer.resume_from(before)
                     return consumer
                 except PeerLost as error:
                     lost = self._lost(error) or error

@@ -218,7 +218,7 @@ class DeviceReduce:
                 try:
                     bucket, number = self._add(key, pieces, callback, close)
                 except BaseException:
-                    self._bucketing.take_back(key.number, bytes_of_all)
+                    self._bucketing.undo(key.number, bytes_of_all)
                     raise
             self._run_due()
         return DeviceHandle(self, bucket, number)

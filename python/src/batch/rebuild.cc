@@ -142,9 +142,9 @@ class Recipe {
 };
 
 /// Makes one batch.
-class Rebuilder::Making {
+class Rebuilder::BatchBuilder {
  public:
-  Making(Rebuilder& by, const Recipe& recipe, const std::vector<Leaf>& leaves)
+  BatchBuilder(Rebuilder& by, const Recipe& recipe, const std::vector<Leaf>& leaves)
       : by_(by), recipe_(recipe), leaves_(leaves) {
     if (recipe.has_shared) made_.resize(leaves.size());
   }
@@ -218,14 +218,14 @@ class Rebuilder::Making {
 
   nb::object tensor(const Tensor& tensor, TensorKind kind) const {
     if (!is_torch(kind)) {
-      return by_.libraries_.to_python(tensor, kind, tensor.is_writable() && by_.shown_ == Shown::as_is);
+      return by_.libraries_.to_python(tensor, kind, tensor.is_writable() && by_.access_ == TensorAccess::as_is);
     }
-    if (by_.shown_ == Shown::without_torch) {
+    if (by_.access_ == TensorAccess::without_torch) {
       throw InvalidArgument(
           "access is read_only, but the batch holds torch tensors, which can always be written; "
           "choose access=\"private\", \"copy\" or none");
     }
-    if (tensor.is_writable() || by_.shown_ == Shown::shared) return by_.libraries_.to_python(tensor, kind);
+    if (tensor.is_writable() || by_.access_ == TensorAccess::shared) return by_.libraries_.to_python(tensor, kind);
     return by_.libraries_.to_python(Tensor::copy_of(tensor), kind);
   }
 
@@ -235,10 +235,10 @@ class Rebuilder::Making {
   std::vector<nb::object> made_;  ///< by leaf, if some are shared
 };
 
-Rebuilder::Rebuilder(Allowed allowed, Shown shown, TensorKind others)
+Rebuilder::Rebuilder(Allowed allowed, TensorAccess access, TensorKind others)
     : allowed_(allowed),
       allowed_in_python_(static_cast<int>(allowed)),
-      shown_(shown),
+      access_(access),
       others_(others),
       put_together_(nb::module_::import_("levada.batch.classes").attr("put_together")) {}
 Rebuilder::~Rebuilder() = default;
@@ -247,7 +247,7 @@ nb::object Rebuilder::rebuild(const FlatTree& batch) {
   libraries_.look_again();
   const auto recipe = recipe_of(batch);
   const Within within(depth_);
-  return Making(*this, *recipe, batch.leaves).make(recipe->root);
+  return BatchBuilder(*this, *recipe, batch.leaves).make(recipe->root);
 }
 
 nb::object Rebuilder::rebuild(const Tree& batch) {

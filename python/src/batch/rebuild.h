@@ -14,7 +14,7 @@
 namespace levada::python {
 
 /// How tensors are returned. All torch tensors are writable, so torch gets copies of those that may not be written.
-enum class Shown {
+enum class TensorAccess {
   as_is,             ///< numpy arrays are writable if the tensor is
   read_only_arrays,  ///< numpy arrays are read-only
   without_torch,     ///< numpy arrays are read-only; torch tensors are refused
@@ -29,7 +29,7 @@ class Recipe;
 class Rebuilder {
  public:
   /// Tensors that to_tree() did not make become `others`.
-  explicit Rebuilder(Allowed allowed, Shown shown = Shown::as_is, TensorKind others = TensorKind::array);
+  explicit Rebuilder(Allowed allowed, TensorAccess access = TensorAccess::as_is, TensorKind others = TensorKind::array);
   ~Rebuilder();
 
   /// Tensors keep the memory of `batch` alive. Throws Unsupported for a class that is not allowed or not imported here,
@@ -38,12 +38,12 @@ class Rebuilder {
   nanobind::object rebuild(const Tree& batch);
 
  private:
-  class Making;
+  class BatchBuilder;
   std::shared_ptr<const Recipe> recipe_of(const FlatTree& batch);
 
   Allowed allowed_;
   nanobind::int_ allowed_in_python_;
-  Shown shown_;
+  TensorAccess access_;
   TensorKind others_;
   TensorLibraries libraries_;
   nanobind::object put_together_;  ///< function of levada/batch/classes.py

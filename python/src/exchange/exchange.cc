@@ -27,8 +27,8 @@ double seconds(Duration time) {
 }
 
 /// A store, and the kind in which its tensors are returned.
-struct Shelf {
-  Shelf(std::uint64_t max_bytes, const std::string& tensors, const std::optional<std::string>& name)
+struct StoreBinding {
+  StoreBinding(std::uint64_t max_bytes, const std::string& tensors, const std::optional<std::string>& name)
       : store({.max_bytes = max_bytes, .name = name ? *name : fmt::format("store {}", ++made)}),
         kind(kind_of_tensors(tensors)) {}
   inline static std::atomic<std::uint64_t> made = 0;  ///< number of unnamed stores made in this process
@@ -52,16 +52,16 @@ using Keys = std::optional<std::vector<std::string>>;
 
 /// Torch has no read-only tensors, so its tensors are copies: writing to them changes neither the store nor what other
 /// ranks read from it.
-Samples get(Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys, bool allow_absent) {
+Samples get(StoreBinding& binding, const std::vector<std::string>& ids, const Keys& keys, bool allow_absent) {
   const auto names = keys.value_or(std::vector<std::string>());
-  return {
-      is_torch(shelf.kind) ? shelf.store.get_copy(ids, names, allow_absent) : shelf.store.get(ids, names, allow_absent),
-      shelf.kind};
+  return {is_torch(binding.kind) ? binding.store.get_copy(ids, names, allow_absent)
+                                 : binding.store.get(ids, names, allow_absent),
+          binding.kind};
 }
 
 void bind_store(nb::module_& module) {
   const auto released = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<Shelf>(
+  nb::class_<StoreBinding>(
       module, "Store",
       "The samples of this rank, by id, in the store's memory. Any thread. Raises InvalidArgument, naming id and key.")
       .def(
@@ -71,12 +71,13 @@ void bind_store(nb::module_& module) {
           "what get() returns, arrays of \"numpy\" or tensors of \"torch\". name: ranks exchange only between stores "
           "of the same name; by default \"store 1\", \"store 2\", ... in the order in which this process makes them.")
       .def_prop_ro(
-          "name", [](const Shelf& shelf) { return shelf.store.name(); }, "The name, as passed or by default.")
+          "name", [](const StoreBinding& binding) { return binding.store.name(); },
+          "The name, as passed or by default.")
       .def(
           "store",
-          [](Shelf& shelf, Samples& samples, bool copy) {
+          [](StoreBinding& binding, Samples& samples, bool copy) {
             with_batch(samples, [&](const SampleBatch& batch) {
-              copy ? shelf.store.store(batch) : shelf.store.store_without_copy(batch);
+              copy ? binding.store.store(batch) : binding.store.store_without_copy(batch);
             });
           },
           nb::arg("samples"), nb::kw_only(), nb::arg("copy") = true,
@@ -84,8 +85,8 @@ void bind_store(nb::module_& module) {
           "InvalidArgument for an id that is already stored, for a meta, and beyond max_bytes; nothing is stored then.")
       .def(
           "update",
-          [](Shelf& shelf, Samples& samples) {
-            with_batch(samples, [&](const SampleBatch& batch) { shelf.store.update(batch); });
+          [](StoreBinding& binding, Samples& samples) {
+            with_batch(samples, [&](const SampleBatch& batch) { binding.store.update(batch); });
           },
           nb::arg("samples"),
           "Adds keys and values to stored samples, replacing existing ones. Raises InvalidArgument for an id that is "
@@ -99,28 +100,30 @@ void bind_store(nb::module_& module) {
            "allow_absent such a key is absent for all, as on the other ranks of an exchange that allows it.")
       .def(
           "has",
-          [](const Shelf& shelf, const std::string& id, const std::optional<std::string>& key) {
-            return key ? shelf.store.has(id, *key) : shelf.store.has(id);
+          [](const StoreBinding& binding, const std::string& id, const std::optional<std::string>& key) {
+            return key ? binding.store.has(id, *key) : binding.store.has(id);
           },
           nb::arg("id"), nb::arg("key") = nb::none(), released, "Returns whether a sample, or a key of it, is stored.")
       .def(
-          "remove", [](Shelf& shelf, const std::vector<std::string>& ids) { shelf.store.remove(ids); }, nb::arg("ids"),
-          released, "Removes samples. Ids that are not stored are ignored.")
+          "remove", [](StoreBinding& binding, const std::vector<std::string>& ids) { binding.store.remove(ids); },
+          nb::arg("ids"), released, "Removes samples. Ids that are not stored are ignored.")
       .def(
-          "clear", [](Shelf& shelf) { shelf.store.clear(); }, released,
+          "clear", [](StoreBinding& binding) { binding.store.clear(); }, released,
           "Removes all samples, and releases cached memory to the system.")
       .def(
-          "__len__", [](const Shelf& shelf) { return shelf.store.size(); }, released)
+          "__len__", [](const StoreBinding& binding) { return binding.store.size(); }, released)
       .def_prop_ro(
-          "nbytes", [](const Shelf& shelf) { return shelf.store.bytes(); }, released, "The bytes of all tensors.")
+          "nbytes", [](const StoreBinding& binding) { return binding.store.bytes(); }, released,
+          "The bytes of all tensors.")
       .def_prop_ro(
-          "ids", [](const Shelf& shelf) { return shelf.store.ids(); }, released, "The ids, ascending.")
+          "ids", [](const StoreBinding& binding) { return binding.store.ids(); }, released, "The ids, ascending.")
       .def(
           "directory",
-          [](const Shelf& shelf, int rank, const std::optional<std::vector<std::string>>& ids, const Keys& keys) {
-            if (!ids && !keys) return shelf.store.directory(rank);
-            return shelf.store.directory(rank, ids.value_or(shelf.store.ids()),
-                                         keys.value_or(std::vector<std::string>()));
+          [](const StoreBinding& binding, int rank, const std::optional<std::vector<std::string>>& ids,
+             const Keys& keys) {
+            if (!ids && !keys) return binding.store.directory(rank);
+            return binding.store.directory(rank, ids.value_or(binding.store.ids()),
+                                           keys.value_or(std::vector<std::string>()));
           },
           nb::arg("rank"), nb::arg("ids") = nb::none(), nb::arg("keys") = nb::none(), released,
           "Returns the holdings that `rank`, the store's rank, sends to others: all samples, or the stored ones of "
@@ -291,23 +294,23 @@ void bind_result(nb::module_& module) {
       .def_prop_ro("move_seconds", [](const ExchangeResult& result) { return seconds(result.move_time); });
 }
 
-ExchangeResult redistribute(Membership& job, Shelf& shelf, const ExchangeRequest& request,
+ExchangeResult redistribute(Membership& job, StoreBinding& binding, const ExchangeRequest& request,
                             std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
   ExchangeOptions options{
       .timeout = duration_of(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
   const auto exchange = job.exchange();
   return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;
-    return exchange->redistribute(shelf.store, request, options);
+    return exchange->redistribute(binding.store, request, options);
   });
 }
 
-SampleDirectory all_gather(Membership& job, const Shelf& shelf, double timeout) {
+SampleDirectory all_gather(Membership& job, const StoreBinding& binding, double timeout) {
   ExchangeOptions options{.timeout = duration_of(timeout)};
   const auto exchange = job.exchange();
   return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;
-    return exchange->all_gather(shelf.store, options);
+    return exchange->all_gather(binding.store, options);
   });
 }
 

@@ -45,12 +45,12 @@ class Pass {
   /// `make` makes the batch that a Handoff requests, on the thread that calls next(); None if another thread makes it.
   /// `where` returns where that thread is stuck; None if that is unknown.
   Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-       FeedOptions options, nb::object make, nb::object where, Shown shown, TensorKind others, bool allow_pickle,
-       bool record)
+       FeedOptions options, nb::object make, nb::object where, TensorAccess tensor_access, TensorKind others,
+       bool allow_pickle, bool record)
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
         where_(std::move(where)),
-        rebuilder_(allowed_in_batches(allow_pickle), shown, others),
+        rebuilder_(allowed_in_batches(allow_pickle), tensor_access, others),
         by_(options.balance),
         data_ranks_(mesh.data_size() * (by_ && by_->max_cp > 1 ? mesh.axis_size("cp") : 1)) {
     options.poll = [this, signals = SignalPoll()]() mutable {
@@ -430,12 +430,12 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                                 : is_shared    ? Access::read_only
                                                : parse_access(access),
                       .name = name};
-  const auto shown = access == "read_only" ? Shown::without_torch
-                     : is_shared           ? Shown::shared
-                     : access.empty()      ? Shown::read_only_arrays
-                                           : Shown::as_is;
+  const auto tensor_access = access == "read_only" ? TensorAccess::without_torch
+                             : is_shared           ? TensorAccess::shared
+                             : access.empty()      ? TensorAccess::read_only_arrays
+                                                   : TensorAccess::as_is;
   return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make),
-                                std::move(where), shown, others, allow_pickle, record);
+                                std::move(where), tensor_access, others, allow_pickle, record);
 }
 
 }  // namespace

@@ -133,8 +133,8 @@ class Consumer {
   }
   /// Continues after the last item of `lost`, some of whose processes have ended, with the same limit, and paused if
   /// `lost` was. Throws InvalidArgument if the epoch now has fewer items.
-  void take_over(const Consumer& lost) {
-    begin(lost.epoch_, lost.given_, lost.resume_point_, lost.limit_);
+  void resume_from(const Consumer& lost) {
+    begin(lost.epoch_, lost.num_taken_, lost.resume_point_, lost.limit_);
     if (lost.paused()) pause();
   }
   /// Returns the next item of pass number `pass`, or nothing at its end, at a limit, while paused and once closed.
@@ -150,7 +150,7 @@ class Consumer {
       const nb::gil_scoped_release released;
       if (keeps_resume_point_ && has_place()) keep_resume_point(consumer);
       item = consumer.next();
-      given_ += item.has_value();
+      num_taken_ += item.has_value();
       if (item && limit_) --*limit_;
     } catch (const std::exception&) {
       if (!closing_) throw;
@@ -186,21 +186,21 @@ class Consumer {
   std::tuple<std::int64_t, std::int64_t, std::optional<nb::object>> save() {
     auto& consumer = open_consumer();
     take([&] {
-      if (has_place()) resume_point_ = {given_, consumer.save()};
+      if (has_place()) resume_point_ = {num_taken_, consumer.save()};
     });
     const auto& [items, cursor] = resume_point_;
     std::optional<nb::object> plain;
     if (cursor) plain = Rebuilder(Allowed::registered).rebuild(*cursor);
-    return {given_, items, plain};
+    return {num_taken_, items, plain};
   }
 
   /// Ends the call in progress on another thread and prevents further calls. Returns false in a signal handler that has
-  /// interrupted a call on this thread. The caller of that interrupted call must then close the run, as must_close()
-  /// indicates.
+  /// interrupted a call on this thread. The caller of that interrupted call must then close the run, as
+  /// close_requested() indicates.
   bool begin_close() {
     closing_ = true;
-    must_close_ = taking_.is_mine();
-    return !must_close_;
+    close_requested_ = taking_.is_mine();
+    return !close_requested_;
   }
   /// Waits until no other thread is in a call. Throws Timeout.
   void await_others() const {
@@ -209,7 +209,7 @@ class Consumer {
     throw Timeout("this pipeline cannot be closed, because another thread has not left one of its stages");
   }
   /// Returns true once for each begin_close() that left the closing to the caller.
-  bool must_close() { return std::exchange(must_close_, false); }
+  bool close_requested() { return std::exchange(close_requested_, false); }
   /// Must be called after begin_close() and await_others(). Returns whether all processes have answered in time.
   bool shutdown(double grace) {
     const nb::gil_scoped_release released;
@@ -255,7 +255,7 @@ class Consumer {
   }
 
   std::int64_t pass() const { return pass_; }
-  std::int64_t given() const { return given_; }
+  std::int64_t num_taken() const { return num_taken_; }
 
  private:
   static constexpr std::string_view what = "this pipeline run";
@@ -270,11 +270,11 @@ class Consumer {
     auto& consumer = open_consumer();
     epoch_ = epoch;
     limit_ = limit;
-    given_ = items;
+    num_taken_ = items;
     resume_point_ = std::move(from);
     is_over_ = has_begun_ = false;
     take([&] {
-      if (!resume_point_.cursor) return consumer.reset_behind(epoch, items);
+      if (!resume_point_.cursor) return consumer.reset_after(epoch, items);
       consumer.reset(epoch, resume_point_.cursor);
       for (auto item = resume_point_.items; item < items; ++item) {
         if (!consumer.next()) pipeline::throw_past_end(item, "the epoch");
@@ -290,7 +290,7 @@ class Consumer {
   void keep_resume_point(const pipeline::Consumer& consumer) {
     const auto begun = Clock::now();
     if (begun < next_resume_point_) return;
-    resume_point_ = {given_, consumer.save()};
+    resume_point_ = {num_taken_, consumer.save()};
     const auto ended = Clock::now();
     next_resume_point_ = ended + 100 * (ended - begun);
   }
@@ -355,11 +355,11 @@ class Consumer {
   std::unique_ptr<pipeline::Consumer> consumer_;
   OneCaller taking_, pausing_;
   std::atomic<bool> closing_ = false;  ///< read without the GIL
-  bool must_close_ = false;
+  bool close_requested_ = false;
   std::int64_t pass_ = 0;
   bool is_over_ = false;  ///< whether this epoch is over
   bool has_begun_ = false;
-  std::int64_t given_ = 0;  ///< in this epoch
+  std::int64_t num_taken_ = 0;  ///< in this epoch
   std::int64_t epoch_ = 0;
   std::optional<std::int64_t> limit_;  ///< items until the limit, as set by limit()
   const bool keeps_resume_point_;
@@ -386,7 +386,7 @@ class Epoch {
   nb::object next() {
     auto item = next_item();
     if (item) return object_of(*std::move(item));
-    if (consumer_->must_close()) run_.attr("close")();
+    if (consumer_->close_requested()) run_.attr("close")();
     if (consumer_->is_over()) run_.attr("_end_epoch")();
     throw nb::stop_iteration();
   }
@@ -420,9 +420,9 @@ void bind_pipeline(nb::module_& module) {
       .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("at"), nb::arg("cursor").none(),
            nb::sig("def reset(self, epoch: int, items: int, at: int, cursor: typing.Any) -> None"),
            "Begins an epoch after its first `items` items. A cursor is after the first `at` of these.")
-      .def("take_over", &Consumer::take_over, nb::arg("lost"),
+      .def("resume_from", &Consumer::resume_from, nb::arg("lost"),
            "Resumes after the last item of another consumer, whose processes are lost.")
-      .def_prop_ro("given", &Consumer::given, "Number of items returned in this epoch.")
+      .def_prop_ro("num_taken", &Consumer::num_taken, "Number of items returned in this epoch.")
       .def("limit", &Consumer::limit, nb::arg("items"))
       .def("pause", &Consumer::pause)
       .def("resume", &Consumer::resume)
@@ -434,7 +434,7 @@ void bind_pipeline(nb::module_& module) {
            "Ends another thread's call and prevents further ones. Returns False if a call of this thread is in "
            "progress, which must then close the run.")
       .def("await_others", &Consumer::await_others, "Waits until no other thread is in a call.")
-      .def("must_close", &Consumer::must_close,
+      .def("close_requested", &Consumer::close_requested,
            "Returns True once after each begin_close() that left the closing to this thread.")
       .def("shutdown", &Consumer::shutdown, nb::arg("grace"))
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),

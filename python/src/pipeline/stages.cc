@@ -302,7 +302,7 @@ class ShownIterator final : public pipeline::Iterator {
     if (!item) return item;
     return in_python([&] {
       const Item taken = *std::move(item);
-      if (!rebuilder_) rebuilder_.reset(new Rebuilder(Allowed::registered, Shown::as_is, kind_));
+      if (!rebuilder_) rebuilder_.reset(new Rebuilder(Allowed::registered, TensorAccess::as_is, kind_));
       return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
     });
   }

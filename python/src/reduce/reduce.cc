@@ -256,7 +256,7 @@ void bind_reduce(nb::module_& module) {
           },
           nb::arg("group"), nb::arg("key"), nb::arg("bytes"),
           "Places an input. Returns the key of the bucket to launch first, and whether to launch the input separately.")
-      .def("take_back", &Bucketing::take_back, nb::arg("key"), nb::arg("bytes"),
+      .def("undo", &Bucketing::undo, nb::arg("key"), nb::arg("bytes"),
            "Removes the last input, which must not be one to launch separately. A bucket that it closed stays closed.")
       .def("flush", &Bucketing::flush, "Closes all buckets. Returns their keys in the order in which they were opened.")
       .def("flush_through", &Bucketing::flush_through, nb::arg("key"),
