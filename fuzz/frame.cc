@@ -12,8 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const levada::ByteView bytes = std::as_bytes(std::span(data + 1, size - 1));
   try {
     for (const auto& entry : levada::p2p::decode(bytes, ranks)) {
-      if (!entry.tail.empty() &&
-          (entry.tail.data() < bytes.data() || entry.tail.data() + entry.tail.size() > bytes.data() + bytes.size())) {
+      if (!entry.payload.empty() && (entry.payload.data() < bytes.data() ||
+                                     entry.payload.data() + entry.payload.size() > bytes.data() + bytes.size())) {
         std::abort();
       }
       if (entry.kind == levada::p2p::Entry::Kind::notice) static_cast<void>(levada::p2p::notice_of(entry));

@@ -7,7 +7,7 @@
 
 namespace levada {
 
-void refuse_enum_name(std::string_view what, std::string_view text, std::span<const std::string_view> names) {
+void throw_unknown_name(std::string_view what, std::string_view text, std::span<const std::string_view> names) {
   throw InvalidArgument(fmt::format("{} is {:.40}; it must be {} or {}", what, text,
                                     fmt::join(names.first(names.size() - 1), ", "), names.back()));
 }

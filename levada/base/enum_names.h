@@ -15,8 +15,8 @@ struct EnumName {
 };
 
 /// Throws InvalidArgument: "`what` is `text`; it must be a, b or c".
-[[noreturn]] void refuse_enum_name(std::string_view what, std::string_view text,
-                                   std::span<const std::string_view> names);
+[[noreturn]] void throw_unknown_name(std::string_view what, std::string_view text,
+                                     std::span<const std::string_view> names);
 
 /// Returns the value named `text`. Throws InvalidArgument, which lists `what` and all names, if there is none.
 template <typename E, std::size_t N>
@@ -26,7 +26,7 @@ E parse_enum(std::string_view what, std::string_view text, const EnumName<E> (&n
     if (name.text == text) return name.value;
     known.push_back(name.text);
   }
-  refuse_enum_name(what, text, known);
+  throw_unknown_name(what, text, known);
 }
 
 /// Returns the name of `value`, or "unknown" if it has none.

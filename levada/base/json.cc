@@ -11,20 +11,20 @@
 
 namespace levada {
 
-nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::string_view what) {
+nlohmann::ordered_json parse_json(std::string_view text, int max_depth, std::string_view what) {
   using Json = nlohmann::ordered_json;
-  const auto refuse = [&](const std::string& why) {
+  const auto throw_invalid = [&](const std::string& why) {
     throw InvalidArgument(what.empty() ? why : fmt::format("{}: {}", what, why));
   };
   std::vector<std::unordered_set<std::string>> keys;  // one set for each open object
   const Json::parser_callback_t callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > deepest) refuse(fmt::format("it nests deeper than {}", deepest));
+    if (depth > max_depth) throw_invalid(fmt::format("it nests deeper than {}", max_depth));
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!keys.back().insert(key).second)
-        refuse(fmt::format("key \"{}\" appears twice in one object", printable(cut_text(key, 60))));
+        throw_invalid(fmt::format("key \"{}\" appears twice in one object", printable(cut_text(key, 60))));
     }
     return true;
   };
@@ -33,7 +33,8 @@ nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::strin
   } catch (const Json::exception& error) {
     const std::string_view message = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
     const auto bracket = message.find("] ");
-    refuse(fmt::format("it is not JSON: {}", message.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
+    throw_invalid(
+        fmt::format("it is not JSON: {}", message.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
   }
   return {};
 }

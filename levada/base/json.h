@@ -9,9 +9,9 @@
 namespace levada {
 
 /// Returns the parsed value, with keys in their original order. Throws InvalidArgument for objects and lists nested
-/// deeper than `deepest`, duplicate keys in one object, and invalid JSON. The message names the position and, unless
+/// deeper than `max_depth`, duplicate keys in one object, and invalid JSON. The message names the position and, unless
 /// `what` is empty, begins with `what` and a colon.
-nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::string_view what);
+nlohmann::ordered_json parse_json(std::string_view text, int max_depth, std::string_view what);
 
 /// Returns one line of JSON. Bytes that are not UTF-8, as in some file names, become U+FFFD.
 template <typename Json>

@@ -94,14 +94,14 @@ const std::string* option_without_value(const std::vector<std::string>& argument
 }
 
 /// Rejects empty values, as from "$UNSET": CLI11 would keep the default.
-void refuse_empty_values(CLI::App& app) {
+void reject_empty_values(CLI::App& app) {
   const auto check = [](const std::string& value) {
     return std::string(value.empty() ? "the value is empty; pass one, or omit the option" : "");
   };
   for (auto* option : app.get_options()) {
     if (option->get_items_expected_max() > 0) option->check(check);
   }
-  for (auto* subcommand : app.get_subcommands({})) refuse_empty_values(*subcommand);
+  for (auto* subcommand : app.get_subcommands({})) reject_empty_values(*subcommand);
 }
 
 /// Parses the arguments. Returns an exit status if the command is already done.
@@ -147,7 +147,7 @@ int run_arguments(Invocation invocation, const Program& program, const AddSubcom
   app.set_help_all_flag("--help-all", "Help with all options");
   if (program.name == "levada") invocation.program = take_program(invocation.arguments);
   add(app, invocation);
-  refuse_empty_values(app);
+  reject_empty_values(app);
   if (const auto status = parse(app, invocation)) return *status;
   return status_of(invocation.action, [&](ErrorKind kind, const std::string& message, int) {
     report_early_error(app, invocation.arguments, kind, message);

@@ -24,7 +24,7 @@ Layout layout_of(const JobArguments& arguments) {
   try {
     return Layout::from_json(text);
   } catch (const InvalidArgument& error) {
-    refuse_file("layout", arguments.layout, error.what());
+    throw_unusable_file("layout", arguments.layout, error.what());
   }
 }
 

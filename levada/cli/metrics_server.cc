@@ -24,7 +24,7 @@ constexpr auto client_time = std::chrono::seconds(5);
 constexpr auto retry_interval = std::chrono::milliseconds(100);
 constexpr std::size_t max_request_bytes = 8192;
 
-[[noreturn]] void refuse_port(const std::string& host, int port, std::string_view why) {
+[[noreturn]] void throw_cannot_listen(const std::string& host, int port, std::string_view why) {
   throw EngineError(fmt::format("--metrics: cannot listen on port {} of {}: {}; choose another port", port, host, why));
 }
 
@@ -36,13 +36,13 @@ UniqueFd listen_at(const std::string& host, int port) {
   const bool has_brackets = host.starts_with('[') && host.ends_with(']');
   const auto name = has_brackets ? host.substr(1, host.size() - 2) : host;
   const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) refuse_port(host, port, ::gai_strerror(error));
+  if (error != 0) throw_cannot_listen(host, port, ::gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   UniqueFd listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   if (!listener || ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       ::bind(listener.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(listener.get(), 16) != 0) {
-    refuse_port(host, port, std::strerror(errno));
+    throw_cannot_listen(host, port, std::strerror(errno));
   }
   return listener;
 }

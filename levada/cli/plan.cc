@@ -35,7 +35,7 @@ ExchangePlan plan_of_file(const std::string& path) {
     const auto spec = ExchangeSpec::from_json(text);
     return plan_exchange(spec.directory, spec.request, spec.host_of);
   } catch (const InvalidArgument& error) {
-    refuse_file("exchange", path, error.what());
+    throw_unusable_file("exchange", path, error.what());
   }
 }
 

@@ -11,6 +11,6 @@ namespace levada::cli {
 /// cannot be read, is empty or is larger than `max_mib`.
 std::string read_small_file(std::string_view what, const std::string& path, std::int64_t max_mib = 1);
 /// Throws InvalidArgument that names the file and the error in its content.
-[[noreturn]] void refuse_file(std::string_view what, const std::string& path, std::string_view why);
+[[noreturn]] void throw_unusable_file(std::string_view what, const std::string& path, std::string_view why);
 
 }  // namespace levada::cli

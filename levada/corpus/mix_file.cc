@@ -117,10 +117,10 @@ bool is_mix_file(const std::string& path) {
 
 CorpusMix read_mix_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open) {
   const auto content = content_of(*open(path)), shown = printable(path);
-  constexpr int deepest = 8;
+  constexpr int max_depth = 8;
   const auto json = [&] {
     try {
-      return parse_json(content, deepest, shown);
+      return parse_json(content, max_depth, shown);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(fmt::format("{}; a .json is read as a mix, and JSON Lines are named .jsonl", error.what()));
     }

@@ -15,7 +15,7 @@ namespace {
 constexpr auto another_ranks_channel = "it sends on a channel of another rank";
 constexpr auto closed_twice = "it closes a channel twice";
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void throw_corrupt(const std::string& what) {
   throw CorruptMessage(0, what);
 }
 
@@ -301,19 +301,19 @@ ChannelState& ChannelTable::channel_from(int from, std::uint64_t key) {
   ChannelState& channel = find_or_add(key);
   if (channel.is_open ? channel.spec.from != from || !channel.receives
                       : channel.announced && channel.announced->from != from) {
-    refuse(another_ranks_channel);
+    throw_corrupt(another_ranks_channel);
   }
   return channel;
 }
 
 void ChannelTable::arrive(int from, std::uint64_t key, Arrival arrival) {
   ChannelState& channel = channel_from(from, key);
-  if (from != rank_ && !channel.announced) refuse("a message on an unannounced channel");
+  if (from != rank_ && !channel.announced) throw_corrupt("a message on an unannounced channel");
   if (channel.is_open && !channel.is_receiving) return dropped_.emplace_back(from, std::move(arrival)), void();
   channel.arrived.push_back(std::move(arrival));
   const int window = from == rank_ ? channel.spec.window : channel.announced->opened.window;
   if (channel.arrived.size() > static_cast<std::size_t>(window)) {
-    refuse(fmt::format("more messages than the window of {} that it announced", window));
+    throw_corrupt(fmt::format("more messages than the window of {} that it announced", window));
   }
 }
 
@@ -340,12 +340,12 @@ void ChannelTable::apply(int from, const Notice& notice) {
       return membership_.forget_if_over(notice.key);
     case Kind::departed: peers_[static_cast<std::size_t>(from)].departed = true; return forget_over();
   }
-  refuse(fmt::format("a notice of kind {}", static_cast<unsigned>(notice.kind)));
+  throw_corrupt(fmt::format("a notice of kind {}", static_cast<unsigned>(notice.kind)));
 }
 
 void ChannelTable::accept_opened(int from, const Notice& notice) {
   ChannelState& channel = channel_from(from, notice.key);
-  if (channel.announced || notice.window < 1) refuse("a channel announced twice or without a window");
+  if (channel.announced || notice.window < 1) throw_corrupt("a channel announced twice or without a window");
   channel.announced = {from, notice};
   if (channel.is_open) expect_same_window(channel);
   else learn_group(channel, notice.group);
@@ -370,7 +370,7 @@ void ChannelTable::accept_received(int from, const Notice& notice) {
   if (found == channels_.end()) return;  // closed since
   ChannelState::Receiver* const receiver = found->second->receiver(from);
   if (receiver == nullptr || notice.count > found->second->num_sent || notice.count < receiver->num_received) {
-    refuse("an impossible count of received messages");
+    throw_corrupt("an impossible count of received messages");
   }
   receiver->num_received = notice.count;
 }
@@ -379,11 +379,11 @@ void ChannelTable::accept_receiver_closed(int from, const Notice& notice) {
   ChannelState& channel = find_or_add(notice.key);
   if (channel.is_open) {
     ChannelState::Receiver* const receiver = channel.receiver(from);
-    if (receiver == nullptr) refuse(another_ranks_channel);
-    if (std::exchange(receiver->closed, true)) refuse(closed_twice);
+    if (receiver == nullptr) throw_corrupt(another_ranks_channel);
+    if (std::exchange(receiver->closed, true)) throw_corrupt(closed_twice);
   } else {
-    if (channel.announced) refuse(another_ranks_channel);
-    if (rank_in(channel.closed_early, from) >= 0) refuse(closed_twice);
+    if (channel.announced) throw_corrupt(another_ranks_channel);
+    if (rank_in(channel.closed_early, from) >= 0) throw_corrupt(closed_twice);
     channel.closed_early.push_back(from);
     learn_group(channel, notice.group);
   }

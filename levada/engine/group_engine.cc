@@ -109,17 +109,17 @@ class GroupEngine final : public Engine {
     return channel.owner() == endpoint_.get() && static_cast<const EndpointChannel&>(channel).group() == group_.key();
   }
   ChannelState& state_of(Channel& channel) const {
-    if (!is_own(channel)) refuse_channel(info_.rank);
+    if (!is_own(channel)) throw_foreign_channel(info_.rank);
     return static_cast<EndpointChannel&>(channel).state();
   }
   ChannelState& sent_here(Channel& channel) const {
     ChannelState& state = state_of(channel);
-    if (!state.sends) refuse_sender(info_.rank, channel);
+    if (!state.sends) throw_not_sender(info_.rank, channel);
     return state;
   }
   ChannelState& received_here(Channel& channel) const {
     ChannelState& state = state_of(channel);
-    if (!state.receives) refuse_receiver(info_.rank, channel);
+    if (!state.receives) throw_not_receiver(info_.rank, channel);
     return state;
   }
 

@@ -96,11 +96,11 @@ int check_subgroup(int rank, int size, std::span<const int> ranks) {
       fmt::format("rank {} cannot create a subgroup of ranks {}: it is not one of them", rank, fmt::join(ranks, ", ")));
 }
 
-void refuse_sender(int rank, const Channel& channel) {
+void throw_not_sender(int rank, const Channel& channel) {
   throw InvalidArgument(fmt::format("rank {} is not the sender of the channel from rank {}", rank, channel.from()));
 }
 
-void refuse_receiver(int rank, const Channel& channel) {
+void throw_not_receiver(int rank, const Channel& channel) {
   throw InvalidArgument(fmt::format("rank {} is not a receiver of the channel from rank {} to ranks {}", rank,
                                     channel.from(), fmt::join(channel.to(), ", ")));
 }
@@ -115,7 +115,7 @@ void check_message(const Lease& lease) {
   if (lease.bytes.empty()) throw InvalidArgument("a lease of 0 bytes cannot be published");
 }
 
-void refuse_channel(int rank) {
+void throw_foreign_channel(int rank) {
   throw InvalidArgument(fmt::format(
       "rank {} uses a channel that another engine opened; pass it to the engine whose open() returned it", rank));
 }

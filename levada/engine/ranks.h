@@ -32,10 +32,10 @@ int check_subgroup(int rank, int size, std::span<const int> ranks);
 void check_message(const Block& block, std::size_t bytes);
 void check_message(const Lease& lease);
 /// Throw InvalidArgument because `rank` is not the sender, or not a receiver, of the channel.
-[[noreturn]] void refuse_sender(int rank, const Channel& channel);
-[[noreturn]] void refuse_receiver(int rank, const Channel& channel);
+[[noreturn]] void throw_not_sender(int rank, const Channel& channel);
+[[noreturn]] void throw_not_receiver(int rank, const Channel& channel);
 /// Throws InvalidArgument for a channel that another engine opened.
-[[noreturn]] void refuse_channel(int rank);
+[[noreturn]] void throw_foreign_channel(int rank);
 
 /// Returns a number that identifies channels with this sender, these receivers (in any order) and this tag. It is the
 /// same on all members.

@@ -155,19 +155,19 @@ std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, 
   // Copies before checking, because the sender can still write to the memory of its message.
   std::vector<MessageRun> runs;
   get_numbers(reader, runs);
-  const auto refuse = [&](std::uint64_t bytes) {
+  const auto fail_run = [&](std::uint64_t bytes) {
     reader.fail(fmt::format("a run of {} bytes from rank {}", bytes, from));
   };
   std::uint64_t begin = UINT64_MAX, end = 0;  // the range of all references, for a single view
   for (const MessageRun& run : runs) {
-    if (run.size > max_bytes) refuse(run.size);
+    if (run.size > max_bytes) fail_run(run.size);
     max_bytes -= run.size;
     if (run.position == MessageRun::carried) continue;
     begin = std::min(begin, run.position);
     end = std::max(end, checked_add(run.position, run.size).value_or(UINT64_MAX));
   }
   const auto memory = end > 0 ? engine.view(from, begin, end - begin) : ByteView();
-  if (!memory) refuse(end - begin);
+  if (!memory) fail_run(end - begin);
   ByteView carried = message.subspan(reader.offset());
   std::vector<ByteView> views;
   views.reserve(runs.size());
@@ -176,7 +176,7 @@ std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, 
       views.push_back(memory->subspan(run.position - begin, run.size));
       continue;
     }
-    if (run.size > carried.size()) refuse(run.size);
+    if (run.size > carried.size()) fail_run(run.size);
     views.push_back(carried.first(run.size));
     carried = carried.subspan(run.size);
   }

@@ -229,13 +229,13 @@ void HoldingsTable::add_column(int rank, const Column& column) {
       number_sets();  // likewise
       state.check_lengths(sample, key, own, rank);
     }
-    if (content != column.contents[i]) refuse_content(rank, sample, key);
+    if (content != column.contents[i]) throw_content_differs(rank, sample, key);
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
     state.put(sample, key, sets_.add_holder(known, holder), own);
   }
 }
 
-void HoldingsTable::refuse_content(int rank, std::size_t sample, std::size_t key) {
+void HoldingsTable::throw_content_differs(int rank, std::size_t sample, std::size_t key) {
   number_sets();
   std::vector<int> others;
   for (const Holder& holder : directory_.holders(sample, key)) others.push_back(holder.rank);

@@ -74,7 +74,7 @@ class HoldingsTable {
   void number_sets();
   void add_column(int rank, const Column& column);
   void add_values(int rank, std::uint32_t sample, PlainValues values);
-  [[noreturn]] void refuse_content(int rank, std::size_t sample, std::size_t key);
+  [[noreturn]] void throw_content_differs(int rank, std::size_t sample, std::size_t key);
 
   const SampleIndex& index_;
   std::span<const std::string> keys_;

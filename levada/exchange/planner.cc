@@ -45,13 +45,13 @@ struct Shortfall {
   std::uint16_t part = 0;
 };
 
-[[noreturn]] void refuse_size() {
+[[noreturn]] void throw_too_large() {
   throw InvalidArgument("an exchange cannot move 2^64 bytes or more at once");
 }
 
 std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
   const auto sum = checked_add(a, b);
-  if (!sum) refuse_size();
+  if (!sum) throw_too_large();
   return *sum;
 }
 
@@ -85,7 +85,7 @@ class Planner {
     list_places_ = places_of_lists();
     choose_senders();
     write();
-    if (!content_.delivered_bytes()) refuse_size();
+    if (!content_.delivered_bytes()) throw_too_large();
     return ExchangePlan(std::move(content_));
   }
 
@@ -237,7 +237,7 @@ class Planner {
       const Key& key = keys_[k];
       const std::uint32_t held = holders_of(sample, key);
       if (held == 0) {
-        if (!request_.allow_absent) refuse(sample, key, "no rank has that key of it");
+        if (!request_.allow_absent) note_missing(sample, key, "no rank has that key of it");
         ++k;
         continue;
       }
@@ -247,7 +247,7 @@ class Planner {
       for (const Shortfall& shortfall : shortfalls_of(want, held, key.cut)) {
         if (shortfall.sources != 0) add(first, sample, shortfall, k, end);
         for (std::size_t i = k; shortfall.sources == 0 && i < end; ++i)
-          refuse(sample, keys_[i], "only parts of it are stored");
+          note_missing(sample, keys_[i], "only parts of it are stored");
       }
       k = end;
     }
@@ -282,7 +282,7 @@ class Planner {
     transfers_.push_back({sample, shortfall.to, shortfall.sources, shortfall.part, keys, bytes});
   }
 
-  void refuse(std::uint32_t sample, const Key& key, std::string_view why) {
+  void note_missing(std::uint32_t sample, const Key& key, std::string_view why) {
     errors_.note(directory_.id(sample), [&] {
       return fmt::format("sample {}, key {} is wanted on {}, but {}", directory_.id(sample), key.name,
                          ranks_text(wants_[want_of_[sample]]), why);

@@ -14,25 +14,25 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// The format nests five levels deep; deeper input is rejected before it costs memory.
-constexpr int deepest = 8;
+constexpr int max_depth = 8;
 
-[[noreturn]] void refuse(std::string_view where, std::string_view what) {
+[[noreturn]] void throw_invalid(std::string_view where, std::string_view what) {
   throw InvalidArgument(fmt::format("samples JSON: {}: {}", where, what));
 }
 
 const Json& child(const Json& object, const char* name, std::string_view where) {
-  if (!object.is_object()) refuse(where, fmt::format("expected an object, got {}", object.type_name()));
-  if (!object.contains(name)) refuse(where, fmt::format("\"{}\" is missing", name));
+  if (!object.is_object()) throw_invalid(where, fmt::format("expected an object, got {}", object.type_name()));
+  if (!object.contains(name)) throw_invalid(where, fmt::format("\"{}\" is missing", name));
   return object[name];
 }
 
 const Json& list(const Json& value, std::string_view where) {
-  if (!value.is_array()) refuse(where, fmt::format("expected a list, got {}", value.type_name()));
+  if (!value.is_array()) throw_invalid(where, fmt::format("expected a list, got {}", value.type_name()));
   return value;
 }
 
 const std::string& text(const Json& value, std::string_view where) {
-  if (!value.is_string()) refuse(where, fmt::format("expected a string, got {}", value.type_name()));
+  if (!value.is_string()) throw_invalid(where, fmt::format("expected a string, got {}", value.type_name()));
   return value.get_ref<const std::string&>();
 }
 
@@ -41,7 +41,7 @@ std::vector<std::int64_t> extents(const Json& value, std::string_view where) {
   for (const Json& each : list(value, where)) {
     const bool fits =
         each.is_number_unsigned() && each.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max();
-    if (!fits) refuse(where, "expected a number from 0 to 2^63-1");
+    if (!fits) throw_invalid(where, "expected a number from 0 to 2^63-1");
     numbers.push_back(each.get<std::int64_t>());
   }
   return numbers;
@@ -61,7 +61,7 @@ SampleKey key_in(const std::string& name, const Json& value, std::string_view wh
   const Json& dtype = child(value, "dtype", where);
   if (!dtype.is_null()) key.dtype = DType::parse(text(dtype, where));
   const auto trailing = extents(child(value, "trailing", where), where);
-  if (trailing.size() >= Shape::max_rank) refuse(where, "\"trailing\" has too many extents");
+  if (trailing.size() >= Shape::max_rank) throw_invalid(where, "\"trailing\" has too many extents");
   key.trailing = Shape(trailing);
   return key;
 }
@@ -77,10 +77,11 @@ Bytes bytes_in(const std::string& digits, std::string_view where) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const char* begin = digits.data() + 2 * i;
     std::uint8_t byte = 0;
-    if (std::from_chars(begin, begin + 2, byte, 16).ptr != begin + 2) refuse(where, "\"message\" is not hexadecimal");
+    if (std::from_chars(begin, begin + 2, byte, 16).ptr != begin + 2)
+      throw_invalid(where, "\"message\" is not hexadecimal");
     bytes[i] = std::byte{byte};
   }
-  if (digits.size() % 2 != 0) refuse(where, "\"message\" has an odd number of digits");
+  if (digits.size() % 2 != 0) throw_invalid(where, "\"message\" has an odd number of digits");
   return bytes;
 }
 
@@ -96,13 +97,13 @@ PlainValue value_in(const Json& value, std::string_view where) {
       value.is_number() && (!value.is_number_unsigned() ||
                             value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()});
   if (fits) return value.get<std::int64_t>();
-  refuse(where,
-         "expected a plain value: null, a truth value, a string, a number of 64 bits, or an object with a "
-         "\"message\"");
+  throw_invalid(where,
+                "expected a plain value: null, a truth value, a string, a number of 64 bits, or an object with a "
+                "\"message\"");
 }
 
 PlainValues values_in(const Json& object, std::string_view where) {
-  if (!object.is_object()) refuse(where, fmt::format("expected an object, got {}", object.type_name()));
+  if (!object.is_object()) throw_invalid(where, fmt::format("expected an object, got {}", object.type_name()));
   PlainValues values;
   for (const auto& [name, value] : object.items()) values[name] = value_in(value, where);
   return values;
@@ -158,12 +159,12 @@ std::string SampleBatch::to_json() const {
 }
 
 SampleBatch SampleBatch::from_json(std::string_view given) {
-  const Json json = parse_json(given, deepest, "samples JSON");
+  const Json json = parse_json(given, max_depth, "samples JSON");
   std::vector<std::string> ids;
   for (const Json& id : list(child(json, "ids", "the whole"), "ids")) ids.push_back(text(id, "ids"));
   SampleBatch batch(std::move(ids));
   const Json& keys = child(json, "keys", "the whole");
-  if (!keys.is_object()) refuse("keys", fmt::format("expected an object, got {}", keys.type_name()));
+  if (!keys.is_object()) throw_invalid("keys", fmt::format("expected an object, got {}", keys.type_name()));
   for (const auto& [name, value] : keys.items()) {
     const auto where = fmt::format("keys[\"{:.60}\"]", name);
     batch.set(key_in(name, value, where), seqlens_in(child(value, "seqlens", where), where + ".seqlens"));
@@ -171,7 +172,7 @@ SampleBatch SampleBatch::from_json(std::string_view given) {
   if (json.contains("values")) {
     const Json& values = list(json["values"], "values");
     if (values.size() != batch.size())
-      refuse("values", fmt::format("{} objects for {} samples", values.size(), batch.size()));
+      throw_invalid("values", fmt::format("{} objects for {} samples", values.size(), batch.size()));
     for (std::size_t i = 0; i < batch.size(); ++i)
       batch.set_values(i, values_in(values[i], fmt::format("values[{}]", i)));
   }

@@ -57,14 +57,14 @@ void check_within(int rank, const char* rank_name, int size, const char* size_na
 std::string half_set(const Get& get, const Names& names) {
   const bool has_rank = has(get, names.rank), has_size = has(get, names.size);
   if (has_rank && has_size) return {};
-  const auto refuse = [&](const char* there, const char* missing) {
+  const auto missing_variable = [&](const char* there, const char* missing) {
     return fmt::format(
         "the environment describes an incomplete job: {} is {}, but {} is not set; set both, or unset {}", there,
         get(there), missing, there);
   };
-  if (has_rank) return refuse(names.rank, names.size);
-  if (has_size) return *number(get, names.size) > 1 ? refuse(names.size, names.rank) : std::string();
-  return number(get, names.local_rank).value_or(0) > 0 ? refuse(names.local_rank, names.rank) : std::string();
+  if (has_rank) return missing_variable(names.rank, names.size);
+  if (has_size) return *number(get, names.size) > 1 ? missing_variable(names.size, names.rank) : std::string();
+  return number(get, names.local_rank).value_or(0) > 0 ? missing_variable(names.local_rank, names.rank) : std::string();
 }
 
 /// Reads a job from its variables; returns nothing unless both rank and size are set.

@@ -45,7 +45,7 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
   }
 }
 
-[[noreturn]] void refuse(std::string_view text, std::string_view why) {
+[[noreturn]] void throw_invalid(std::string_view text, std::string_view why) {
   throw InvalidArgument(
       fmt::format("'{:.80}' is not a placement: {}; write shard(axis,dim), replicate(axis), zigzag(axis,dim) or "
                   "stages(axis,name,...)",
@@ -53,17 +53,17 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
 }
 
 std::string parse_name(std::string_view name, std::string_view whole) {
-  if (!is_name(name)) refuse(whole, fmt::format("'{:.40}' is not a name", name));
+  if (!is_name(name)) throw_invalid(whole, fmt::format("'{:.40}' is not a name", name));
   return std::string(name);
 }
 
 int parse_dim(std::span<const std::string_view> arguments, std::string_view whole) {
-  if (arguments.size() != 2) refuse(whole, "it takes an axis and a dimension");
+  if (arguments.size() != 2) throw_invalid(whole, "it takes an axis and a dimension");
   int dim = 0;
   const auto digits = arguments[1];
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), dim);
   if (error != std::errc() || end != digits.data() + digits.size() || dim < 0) {
-    refuse(whole, fmt::format("'{:.40}' is not a dimension; dimensions count from 0", digits));
+    throw_invalid(whole, fmt::format("'{:.40}' is not a dimension; dimensions count from 0", digits));
   }
   return dim;
 }
@@ -77,14 +77,14 @@ std::string to_string(const Placement& placement) {
 Placement parse_placement(std::string_view text) {
   const auto whole = trimmed(text);
   const auto open = whole.find('(');
-  if (open == std::string_view::npos || whole.back() != ')') refuse(text, "it has no arguments in parentheses");
+  if (open == std::string_view::npos || whole.back() != ')') throw_invalid(text, "it has no arguments in parentheses");
   const auto kind = trimmed(whole.substr(0, open));
   const auto arguments = split_at_commas(whole.substr(open + 1, whole.size() - open - 2));
   const auto axis = parse_name(arguments.front(), text);
   if (kind == "shard") return Shard{axis, parse_dim(arguments, text)};
   if (kind == "zigzag") return Zigzag{axis, parse_dim(arguments, text)};
   if (kind == "replicate") {
-    if (arguments.size() != 1) refuse(text, "it takes only an axis");
+    if (arguments.size() != 1) throw_invalid(text, "it takes only an axis");
     return Replicate{axis};
   }
   if (kind == "stages") {
@@ -92,7 +92,7 @@ Placement parse_placement(std::string_view text) {
     for (const auto name : std::span(arguments).subspan(1)) stages.names.push_back(parse_name(name, text));
     return stages;
   }
-  refuse(text, fmt::format("unknown kind '{:.40}'", kind));
+  throw_invalid(text, fmt::format("unknown kind '{:.40}'", kind));
 }
 
 std::string_view axis_of(const Placement& placement) {

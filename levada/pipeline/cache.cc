@@ -133,7 +133,7 @@ class CacheIterator final : public StageIterator {
   Saved saved() const override { return {file_ || missed_ > 0 ? std::vector<Tree>() : input_->entries(), {}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (file_) {
-      if (num_inputs_ > file_->size()) own.refuse(fmt::format("{} has {} items", path_, file_->size()));
+      if (num_inputs_ > file_->size()) own.fail(fmt::format("{} has {} items", path_, file_->size()));
     } else if (before.empty()) {
       missed_ = num_inputs_;
     } else {

@@ -161,20 +161,20 @@ class HoldingIterator : public StageIterator {
 
   // Validates the cursor; the first next() fills the buffer.
   void restore_saved(const CursorFields& own, std::span<const Tree> before) final {
-    if (before.empty()) own.refuse("nothing comes before it");
+    if (before.empty()) own.fail("nothing comes before it");
     const CursorFields there(before.back(), stage().name);
     held_places_.clear();
     const auto& held = there.bytes("held");
     const auto from = there.count("from"), num_inputs = there.count("num_inputs");
     if (from > num_inputs || held.size() % 4 != 0 || held.size() / 4 > static_cast<std::uint64_t>(capacity())) {
-      own.refuse("its buffer holds more items than this pipeline's, or is damaged");
+      own.fail("its buffer holds more items than this pipeline's, or is damaged");
     }
     ByteReader reader(held);
     while (reader.remaining() > 0) {
       const auto position = num_inputs - std::int64_t{reader.get<std::uint32_t>()};
       const bool is_new = held_places_.emplace(position, held_places_.size()).second;
       if (!is_new || position < from || position >= num_inputs)
-        own.refuse("its buffer names an item twice, or one that was not read");
+        own.fail("its buffer names an item twice, or one that was not read");
     }
     source_.restore(before.first(before.size() - 1), from, there.count("skip"));
     restore_own(there);

@@ -401,7 +401,7 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::resume_point(const Cursor& curso
   const std::int64_t num_outputs = fields.count("num_outputs");
   const std::int64_t saved_workers = fields.count("workers");
   if (snapshot.number > num_outputs && !has_state_)
-    fields.refuse(fmt::format("it is of item {} of {}", snapshot.number, num_outputs));
+    fields.fail(fmt::format("it is of item {} of {}", snapshot.number, num_outputs));
   if (!has_state_ || (saved_workers != workers() && placement_.one_to_one))
     return resume_point_anywhere(num_outputs, snapshot);
   const auto& parts = list_in_cursor(fields.at("parts"), cursor_name);

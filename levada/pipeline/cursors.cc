@@ -10,7 +10,7 @@
 namespace levada::pipeline {
 namespace {
 
-[[noreturn]] void refuse_state(std::string_view stage, std::string_view what) {
+[[noreturn]] void throw_state_mismatch(std::string_view stage, std::string_view what) {
   throw InvalidArgument(fmt::format("the state does not fit stage {}: {}", stage, what));
 }
 
@@ -54,10 +54,10 @@ void throw_past_end(std::int64_t items, std::string_view where) {
 }
 
 CursorFields::CursorFields(const Tree& fields, std::string_view stage) : fields_(fields), stage_(stage) {
-  if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) refuse("it lacks a dict for this stage");
+  if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) fail("it lacks a dict for this stage");
   const auto* name = leaf_as<std::string>(at("stage"));
-  if (name == nullptr) refuse("its dict does not name a stage");
-  if (*name != stage) refuse(fmt::format("it was saved by a pipeline with stage {} in this position", *name));
+  if (name == nullptr) fail("its dict does not name a stage");
+  if (*name != stage) fail(fmt::format("it was saved by a pipeline with stage {} in this position", *name));
 }
 
 const Tree* CursorFields::find(std::string_view name) const {
@@ -71,31 +71,31 @@ const Tree* CursorFields::find(std::string_view name) const {
 
 const Tree& CursorFields::at(std::string_view name) const {
   if (const auto* found = find(name)) return *found;
-  refuse(fmt::format("it has no {}", name));
+  fail(fmt::format("it has no {}", name));
 }
 
 std::int64_t CursorFields::integer(std::string_view name) const {
   if (const auto* value = leaf_as<std::int64_t>(at(name))) return *value;
-  refuse(fmt::format("its {} is not an integer", name));
+  fail(fmt::format("its {} is not an integer", name));
 }
 
 std::int64_t CursorFields::count(std::string_view name) const {
   const auto value = integer(name);
-  if (value < 0 || value > max_count) refuse(fmt::format("its {} is {}", name, value));
+  if (value < 0 || value > max_count) fail(fmt::format("its {} is {}", name, value));
   return value;
 }
 
 const Bytes& CursorFields::bytes(std::string_view name) const {
   if (const auto* value = leaf_as<Bytes>(at(name))) return *value;
-  refuse(fmt::format("its {} is not bytes", name));
+  fail(fmt::format("its {} is not bytes", name));
 }
 
-void CursorFields::refuse(std::string_view what) const {
-  refuse_state(stage_, what);
+void CursorFields::fail(std::string_view what) const {
+  throw_state_mismatch(stage_, what);
 }
 
 const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage) {
-  if (tree.is_leaf() || tree.container().kind != ContainerKind::list) refuse_state(stage, "it is not a list");
+  if (tree.is_leaf() || tree.container().kind != ContainerKind::list) throw_state_mismatch(stage, "it is not a list");
   return tree.container().children;
 }
 

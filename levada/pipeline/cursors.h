@@ -43,7 +43,7 @@ class CursorFields {
   std::int64_t count(std::string_view name) const;  ///< from 0 to max_count
   std::int64_t integer(std::string_view name) const;
   const Bytes& bytes(std::string_view name) const;
-  [[noreturn]] void refuse(std::string_view what) const;
+  [[noreturn]] void fail(std::string_view what) const;
 
  private:
   const Tree* find(std::string_view name) const;

@@ -27,7 +27,7 @@ class ForeignIterator : public StageIterator {
   std::int64_t item_number() const override { return num_inputs_; }
   Saved saved() const override { return {{}, {{"at", iterator_->save()}}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    if (!before.empty()) own.refuse("other entries precede it");
+    if (!before.empty()) own.fail("other entries precede it");
     iterator_->restore(own.at("at"));
   }
   void release() override { iterator_.reset(); }

@@ -17,7 +17,7 @@
 namespace levada::pipeline {
 namespace {
 
-[[noreturn]] void refuse(std::string_view stage, std::string_view what) {
+[[noreturn]] void throw_invalid(std::string_view stage, std::string_view what) {
   throw InvalidArgument(fmt::format("stage \"{}\": {}", stage, what));
 }
 
@@ -124,12 +124,12 @@ void check_fork(const Stage& stage, const Stage& input) {
   const auto* fork = std::get_if<Fork>(&input.operation);
   const auto* branch = std::get_if<Branch>(&stage.operation);
   if (fork == nullptr && branch == nullptr) return;
-  if (fork == nullptr) refuse(stage.name, fmt::format("its input \"{}\" is not a fork", input.name));
+  if (fork == nullptr) throw_invalid(stage.name, fmt::format("its input \"{}\" is not a fork", input.name));
   if (branch == nullptr)
-    refuse(stage.name, fmt::format("it reads fork \"{}\" itself; let it read a branch", input.name));
+    throw_invalid(stage.name, fmt::format("it reads fork \"{}\" itself; let it read a branch", input.name));
   if (branch->index >= fork->branches) {
-    refuse(stage.name, fmt::format("fork \"{}\" has {} branches, so there is no branch {}", input.name, fork->branches,
-                                   branch->index));
+    throw_invalid(stage.name, fmt::format("fork \"{}\" has {} branches, so there is no branch {}", input.name,
+                                          fork->branches, branch->index));
   }
 }
 
@@ -139,7 +139,7 @@ void check_cycle(const Stage& stage, const Stage& input) {
   if (interleave == nullptr || interleave->stop != StopAt::full_cycle) return;
   const auto* repeat = std::get_if<Repeat>(&input.operation);
   if (repeat == nullptr || repeat->times) {
-    refuse(stage.name, fmt::format("input \"{}\" is not an endless repeat, so it cannot restart", input.name));
+    throw_invalid(stage.name, fmt::format("input \"{}\" is not an endless repeat, so it cannot restart", input.name));
   }
 }
 
@@ -154,8 +154,9 @@ void check_read_once(const std::vector<Stage>& stages) {
     for (const Stage* reader : readers[i]) {
       const auto* branch = std::get_if<Branch>(&reader->operation);
       if (!branches.insert(branch != nullptr ? branch->index : -1).second) {
-        refuse(stages[i].name, fmt::format("its items go to \"{}\" and to \"{}\"; fork it and give each a branch",
-                                           readers[i].front()->name, reader->name));
+        throw_invalid(stages[i].name,
+                      fmt::format("its items go to \"{}\" and to \"{}\"; fork it and give each a branch",
+                                  readers[i].front()->name, reader->name));
       }
     }
   }
@@ -167,15 +168,15 @@ void check_caches(const Graph& graph) {
   for (const int cache : reach.all<Cache>()) {
     const auto& name = graph.stage(cache).name;
     if (!reach.can_cut_after(cache))
-      refuse(name, "items before it are also used elsewhere, and would be missing there once it is complete");
+      throw_invalid(name, "items before it are also used elsewhere, and would be missing there once it is complete");
     for (int before = 0; before < cache; ++before) {
       if (!reach.feeds(before, cache)) continue;
       const Stage& stage = graph.stage(before);
       const auto* interleave = std::get_if<Interleave>(&stage.operation);
       const bool draws = reach.is<Shuffle>(before) || (interleave != nullptr && !interleave->weights.empty());
       if (draws || reach.is<Dispatch>(before) || reach.is<FullSync>(before)) {
-        refuse(name,
-               fmt::format("\"{}\" before it would run in the first pass only; put it after the cache", stage.name));
+        throw_invalid(
+            name, fmt::format("\"{}\" before it would run in the first pass only; put it after the cache", stage.name));
       }
     }
   }
@@ -256,7 +257,8 @@ struct Graph::State {
   void assign_names() {
     std::set<std::string> taken;
     for (std::size_t i = 0; i < stages.size(); ++i) {
-      if (named[i] && !taken.insert(stages[i].name).second) refuse(stages[i].name, "another stage has that name");
+      if (named[i] && !taken.insert(stages[i].name).second)
+        throw_invalid(stages[i].name, "another stage has that name");
     }
     for (std::size_t i = 0; i < stages.size(); ++i) {
       if (named[i]) continue;
@@ -281,15 +283,15 @@ Graph Graph::then(Operation operation, std::string name) const {
 Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::string name) {
   State state;
   Stage last{.name = name.empty() ? std::string(operation_name(operation)) : name, .operation = std::move(operation)};
-  if (const auto fault = fault_of(last.operation, inputs.size()); !fault.empty()) refuse(last.name, fault);
+  if (const auto fault = fault_of(last.operation, inputs.size()); !fault.empty()) throw_invalid(last.name, fault);
   const Inputs wanted = inputs_of(last.operation);
   if (inputs.size() < wanted.least || inputs.size() > wanted.most) {
-    refuse(last.name, fmt::format("it has {} inputs, but needs {}", inputs.size(), wanted.text));
+    throw_invalid(last.name, fmt::format("it has {} inputs, but needs {}", inputs.size(), wanted.text));
   }
   for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));
   state.assign_names();
   for (const Stage& stage : state.stages) {
-    if (stage.name == name) refuse(name, "another stage has that name");
+    if (stage.name == name) throw_invalid(name, "another stage has that name");
   }
   for (const int input : last.inputs) {
     const Stage& before = state.stages[static_cast<std::size_t>(input)];
@@ -314,7 +316,7 @@ std::vector<Graph> Graph::fork(std::int64_t branches, std::int64_t buffer, std::
 
 Graph Graph::colocate(std::string_view first, std::string_view last) const {
   const int from = find(first), to = find(last);
-  if (!Reachability(*this).feeds(from, to)) refuse(first, fmt::format("its items do not reach \"{}\"", last));
+  if (!Reachability(*this).feeds(from, to)) throw_invalid(first, fmt::format("its items do not reach \"{}\"", last));
   State state = *state_;
   state.colocate(from, to);
   return Graph(std::move(state));

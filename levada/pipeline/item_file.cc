@@ -83,29 +83,29 @@ ItemFile::ItemFile(std::unique_ptr<File> file) : file_(std::move(file)) {
   const auto size = file_->identity().size;
   std::array<char, trailer_bytes> trailer{};
   if (size < trailer_bytes || read_fully(*file_, size - trailer_bytes, trailer) < trailer_bytes)
-    refuse("it is truncated");
+    fail("it is truncated");
   ByteReader in(std::as_bytes(std::span(trailer)));
-  if (in.get<std::uint64_t>() != file_magic) refuse("it is not a file of items of this version");
+  if (in.get<std::uint64_t>() != file_magic) fail("it is not a file of items of this version");
   const auto bytes = in.get<std::uint64_t>();
   const auto hash = in.get<std::uint64_t>();
-  if (bytes > size - trailer_bytes) refuse("its table is longer than the file");
+  if (bytes > size - trailer_bytes) fail("its table is longer than the file");
   std::string table(bytes, '\0');
   const auto chunks_end = size - trailer_bytes - bytes;
-  if (read_fully(*file_, chunks_end, table) < bytes || hash64(as_bytes(table)) != hash) refuse("its table is damaged");
+  if (read_fully(*file_, chunks_end, table) < bytes || hash64(as_bytes(table)) != hash) fail("its table is damaged");
   try {
     contents_ = decode<ItemFileContents>(as_bytes(table));
   } catch (const CorruptMessage& error) {
-    refuse(error.what());
+    fail(error.what());
   }
   std::int64_t items = 0;
   for (const auto& chunk : contents_.chunks) {
     const auto end = checked_add(chunk.offset, chunk.bytes);
-    if (!end || *end > chunks_end || chunk.items > max_count - items) refuse("its table is wrong");
+    if (!end || *end > chunks_end || chunk.items > max_count - items) fail("its table is wrong");
     ends_.push_back(items += chunk.items);
   }
 }
 
-void ItemFile::refuse(std::string_view what) const {
+void ItemFile::fail(std::string_view what) const {
   throw SourceError(fmt::format("{}: {}; remove it to have it made again", file_->path(), what));
 }
 
@@ -117,7 +117,7 @@ ItemFile::Items ItemFile::read(std::int64_t number) const {
   const auto bytes = memory->mutable_bytes();
   const auto got = read_fully(*file_, chunk.offset, {reinterpret_cast<char*>(bytes.data()), bytes.size()});
   if (got < bytes.size() || hash64(bytes) != chunk.hash) {
-    refuse(fmt::format("it is damaged at byte {}", chunk.offset));
+    fail(fmt::format("it is damaged at byte {}", chunk.offset));
   }
   try {
     SchemaCache schemas;
@@ -127,11 +127,11 @@ ItemFile::Items ItemFile::read(std::int64_t number) const {
     Items items{.first = ends_[index] - chunk.items, .items = list_in_cursor(list, "items")};
     if (std::ssize(items.items) == chunk.items) return items;
   } catch (const CorruptMessage& error) {
-    refuse(error.what());
+    fail(error.what());
   } catch (const InvalidArgument& error) {
-    refuse(error.what());
+    fail(error.what());
   }
-  refuse("its table is wrong");
+  fail("its table is wrong");
 }
 
 }  // namespace levada::pipeline

@@ -66,7 +66,7 @@ class ItemFile {
   Items read(std::int64_t number) const;
 
  private:
-  [[noreturn]] void refuse(std::string_view what) const;
+  [[noreturn]] void fail(std::string_view what) const;
 
   std::unique_ptr<File> file_;
   ItemFileContents contents_;

@@ -44,7 +44,7 @@ class MergingIterator : public StageIterator {
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) final {
     const auto& inputs = list_in_cursor(own.at("inputs"), stage().name);
-    if (inputs.size() != inputs_.size() || !before.empty()) own.refuse("it has another number of inputs");
+    if (inputs.size() != inputs_.size() || !before.empty()) own.fail("it has another number of inputs");
     for (std::size_t i = 0; i < inputs.size(); ++i) inputs_[i]->restore(inputs[i]);
     restore_own(own);
   }
@@ -100,7 +100,7 @@ class ConcatIterator final : public MergingIterator {
   void save_own(Fields& fields) const override { fields.emplace_back("at", static_cast<std::int64_t>(at_)); }
   void restore_own(const CursorFields& own) override {
     at_ = static_cast<std::size_t>(own.count("at"));
-    if (at_ > inputs_.size()) own.refuse("it has another number of inputs");
+    if (at_ > inputs_.size()) own.fail("it has another number of inputs");
   }
 
   std::size_t at_ = 0;
@@ -171,7 +171,7 @@ class InterleaveIterator final : public MergingIterator {
   }
   void restore_own(const CursorFields& own) override {
     const auto& ended = list_in_cursor(own.at("ended_inputs"), stage().name);
-    if (ended.size() != ended_.size()) own.refuse("it has another number of inputs");
+    if (ended.size() != ended_.size()) own.fail("it has another number of inputs");
     for (std::size_t i = 0; i < ended.size(); ++i) ended_[i] = ended[i] == Tree(true);
     seed_ = std::bit_cast<std::uint64_t>(own.integer("seed"));
     num_draws_ = own.count("num_draws");

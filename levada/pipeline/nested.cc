@@ -71,7 +71,7 @@ class FlatMapIterator final : public StageIterator {
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (own.has("inner")) inner_cursor_ = own.at("inner");
-    if (inner_cursor_ && num_inputs_ == 0) own.refuse("it is inside an item, but has received none");
+    if (inner_cursor_ && num_inputs_ == 0) own.fail("it is inside an item, but has received none");
     outer_.restore(before, inner_cursor_ ? num_inputs_ - 1 : num_inputs_, own.count("skip"));
   }
   void release() override {

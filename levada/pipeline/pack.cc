@@ -262,21 +262,21 @@ class BestFitIterator final : public HoldingIterator<DocumentRest> {
     rounds_then_ = own.bytes("rounds");
     cut_then_ = own.count("cut");
     read_ = own.count("read");
-    if (cut_then_ % pack_.sequence != 0) own.refuse("its sequence differs");
+    if (cut_then_ % pack_.sequence != 0) own.fail("its sequence differs");
   }
   void finish_restore() override {
-    const auto refuse = [] { throw InvalidArgument("the state is of other documents"); };
-    if (rounds_then_.size() != held_.size() || (held_.empty() && cut_then_ > 0)) refuse();
+    const auto throw_other_documents = [] { throw InvalidArgument("the state is of other documents"); };
+    if (rounds_then_.size() != held_.size() || (held_.empty() && cut_then_ > 0)) throw_other_documents();
     for (std::size_t i = 0; i < held_.size(); ++i) {
       auto& held = held_[i];
       held.rounds = static_cast<std::uint8_t>(rounds_then_[i]);
       if (cut_then_ > 0 && i + 1 == held_.size()) {
         held.from = cut_then_;
-        if (held.positions() < pack_.sequence) refuse();
+        if (held.positions() < pack_.sequence) throw_other_documents();
         continue;
       }
       held.from = std::max<std::int64_t>(held.positions(), 0) / pack_.sequence * pack_.sequence;
-      if (held.positions() < 1) refuse();
+      if (held.positions() < 1) throw_other_documents();
       if (held.from > 0) keep_rest(held);
     }
   }

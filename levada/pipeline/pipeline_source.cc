@@ -54,7 +54,7 @@ std::int64_t PipelineSource::resume(ByteView cursor) {
   const Tree tree = unpack_cursor(cursor);
   const CursorFields fields(tree, cursor_kind);
   const auto sample = fields.count("sample"), skip = fields.count("skip"), epoch = fields.count("epoch");
-  if (skip > sample) fields.refuse(fmt::format("it skips {} of only {} samples", skip, sample));
+  if (skip > sample) fields.fail(fmt::format("it skips {} of only {} samples", skip, sample));
   begin_epoch(epoch);
   if (fields.has("stream")) iterator_->restore(fields.at("stream"));
   read_in_epoch_ = fields.count("num_outputs");

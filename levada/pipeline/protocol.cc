@@ -13,7 +13,7 @@ bool is_end(Ending ending) {
   return ending == Ending::ended || ending == Ending::left;
 }
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void throw_corrupt(const std::string& what) {
   throw CorruptMessage(0, "a process of the pipeline sent an invalid message: " + what);
 }
 
@@ -21,15 +21,16 @@ bool is_end(Ending ending) {
 
 void Items::check() const {
   constexpr std::uint32_t max_items = 1 << 20;
-  if (count > max_items) refuse(fmt::format("{} items in a message", count));
-  if (!marks.empty() && marks.size() != count) refuse(fmt::format("{} marks for {} items", marks.size(), count));
+  if (count > max_items) throw_corrupt(fmt::format("{} items in a message", count));
+  if (!marks.empty() && marks.size() != count) throw_corrupt(fmt::format("{} marks for {} items", marks.size(), count));
 }
 
 // ---- ProcessState
 
 void ProcessState::apply(const Command& command) {
-  if (command.number != applied_ + 1) refuse(fmt::format("command {} after command {}", command.number, applied_));
-  if (over_) refuse("a command after the shutdown");
+  if (command.number != applied_ + 1)
+    throw_corrupt(fmt::format("command {} after command {}", command.number, applied_));
+  if (over_) throw_corrupt("a command after the shutdown");
   applied_ = command.number;
   if (const auto* reset = std::get_if<Reset>(&command.what)) {
     paused_ = false;
@@ -75,9 +76,9 @@ bool RoundRobinAssigner::has_caught_up() const {
 
 void WorkerInput::apply(const Items& items) {
   const std::int64_t expected = (num_inputs_ + at_hand_) * workers_ + worker_;
-  if (ending_ != Ending::none) refuse("items after the end");
+  if (ending_ != Ending::none) throw_corrupt("items after the end");
   if (items.count > 0 && items.first != expected) {
-    refuse(fmt::format("item {} instead of item {}", items.first, expected));
+    throw_corrupt(fmt::format("item {} instead of item {}", items.first, expected));
   }
   at_hand_ += items.count;
   ending_ = items.ending;
@@ -98,14 +99,15 @@ void WorkerInput::restore(std::int64_t num_inputs, bool pulled_ending) {
 
 void OrderedMerge::apply(int worker, const Items& items) {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
-  if (queue.ending != Ending::none) refuse("items after the end");
-  if (items.first != queue.sent) refuse(fmt::format("item {} of a worker instead of item {}", items.first, queue.sent));
+  if (queue.ending != Ending::none) throw_corrupt("items after the end");
+  if (items.first != queue.sent)
+    throw_corrupt(fmt::format("item {} of a worker instead of item {}", items.first, queue.sent));
   std::int64_t smallest = queue.reached;
   for (const std::int64_t mark : items.marks) {
-    if (mark < smallest) refuse(fmt::format("mark {} after {}", mark, smallest));
+    if (mark < smallest) throw_corrupt(fmt::format("mark {} after {}", mark, smallest));
     smallest = mark;
   }
-  if (items.reached < smallest) refuse(fmt::format("mark {} after {}", items.reached, smallest));
+  if (items.reached < smallest) throw_corrupt(fmt::format("mark {} after {}", items.reached, smallest));
   if (queue.at == queue.marks.size()) {
     queue.marks = items.marks;
     queue.at = 0;
@@ -171,7 +173,8 @@ Command CommandLog::issue(decltype(Command::what) what) {
 void CommandLog::apply(int process, const Ack& ack) {
   auto& last = acked_[static_cast<std::size_t>(process)];
   if (ack.number != last + 1 || ack.number > issued_) {
-    refuse(fmt::format("an acknowledgement of command {} after that of command {} of {}", ack.number, last, issued_));
+    throw_corrupt(
+        fmt::format("an acknowledgement of command {} after that of command {} of {}", ack.number, last, issued_));
   }
   last = ack.number;
 }

@@ -167,7 +167,7 @@ class RepeatIterator final : public StageIterator {
     pass_ = own.count("pass");
     any_ = own.at("any") == Tree(true);
     const auto& times = operation<Repeat>().times;
-    if (times && pass_ > *times) own.refuse("it is of a pass after the last one");
+    if (times && pass_ > *times) own.fail("it is of a pass after the last one");
     if (before.empty()) return;
     input_ = open_(pass_);
     input_->restore_entries(before);

@@ -150,7 +150,7 @@ void StageIterator::restore_entries(std::span<const Tree> entries) {
   const auto before = entries.first(entries.size() - 1);
   ended_ = own.has("ended");
   if (ended_) {
-    if (!before.empty()) own.refuse("it has ended, but other entries precede it");
+    if (!before.empty()) own.fail("it has ended, but other entries precede it");
     return release();
   }
   restore_saved(own, before);

@@ -14,23 +14,23 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// The format nests three levels deep; deeper input is rejected early.
-constexpr int deepest = 8;
+constexpr int max_depth = 8;
 
-[[noreturn]] void refuse(std::string_view where, std::string_view what) {
+[[noreturn]] void throw_invalid(std::string_view where, std::string_view what) {
   throw InvalidArgument(printable(fmt::format("layout JSON: {}: {}", where, what)));
 }
 
 const std::string& text_of(const Json& value, std::string_view where) {
-  if (!value.is_string()) refuse(where, fmt::format("expected a string, got {}", value.type_name()));
+  if (!value.is_string()) throw_invalid(where, fmt::format("expected a string, got {}", value.type_name()));
   return value.get_ref<const std::string&>();
 }
 
 void expect_array(const Json& value, std::string_view where) {
-  if (!value.is_array()) refuse(where, fmt::format("expected a list, got {}", value.type_name()));
+  if (!value.is_array()) throw_invalid(where, fmt::format("expected a list, got {}", value.type_name()));
 }
 
 void expect_object(const Json& value, std::string_view where) {
-  if (!value.is_object()) refuse(where, fmt::format("expected an object, got {}", value.type_name()));
+  if (!value.is_object()) throw_invalid(where, fmt::format("expected an object, got {}", value.type_name()));
 }
 
 std::vector<Placement> placements_in(const Json& value, std::string_view where) {
@@ -42,7 +42,7 @@ std::vector<Placement> placements_in(const Json& value, std::string_view where) 
       placements.push_back(parse_placement(text_of(entry, place)));
     } catch (const InvalidArgument& error) {
       if (!entry.is_string()) throw;
-      refuse(place, error.what());
+      throw_invalid(place, error.what());
     }
   }
   return placements;
@@ -65,7 +65,7 @@ void mark_optional(const Json& value, std::vector<Layout::Rule>& rules) {
     const auto where = fmt::format("optional[{}]", i);
     const auto& pattern = text_of(value[i], where);
     const auto found = by_pattern.find(pattern);
-    if (found == by_pattern.end()) refuse(where, fmt::format("\"{:.60}\" is not among the fields", pattern));
+    if (found == by_pattern.end()) throw_invalid(where, fmt::format("\"{:.60}\" is not among the fields", pattern));
     found->second->required = false;
   }
 }
@@ -75,13 +75,14 @@ std::map<std::string, std::vector<int>> stages_in(const Json& value) {
   std::map<std::string, std::vector<int>> stages;
   for (const auto& [name, coordinates] : value.items()) {
     const auto where = fmt::format("stages[\"{:.40}\"]", name);
-    if (!is_name(name)) refuse(where, "a stage name consists of letters, digits and _, a letter first");
+    if (!is_name(name)) throw_invalid(where, "a stage name consists of letters, digits and _, a letter first");
     expect_array(coordinates, where);
     auto& list = stages[name];
     for (const Json& coordinate : coordinates) {
       if (!coordinate.is_number_unsigned() ||
           coordinate.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max()) {
-        refuse(fmt::format("{}[{}]", where, list.size()), "expected a coordinate along the pipeline axis: 0, 1, ...");
+        throw_invalid(fmt::format("{}[{}]", where, list.size()),
+                      "expected a coordinate along the pipeline axis: 0, 1, ...");
       }
       list.push_back(coordinate.get<int>());
     }
@@ -114,14 +115,15 @@ std::string Layout::to_json() const {
 }
 
 Layout Layout::from_json(std::string_view text) {
-  const Json json = parse_json(text, deepest, "layout JSON");
+  const Json json = parse_json(text, max_depth, "layout JSON");
   expect_object(json, "the whole");
   for (const auto& [key, value] : json.items()) {
     if (key == "name" || key == "fields" || key == "optional" || key == "otherwise" || key == "stages") continue;
-    refuse(fmt::format("\"{:.60}\"", key), "unknown key; the keys are name, fields, optional, otherwise, stages");
+    throw_invalid(fmt::format("\"{:.60}\"", key),
+                  "unknown key; the keys are name, fields, optional, otherwise, stages");
   }
   if (!json.contains("fields"))
-    refuse("the whole", "\"fields\" is missing, as in {\"fields\": {\"tokens\": [\"shard(dp,0)\"]}}");
+    throw_invalid("the whole", "\"fields\" is missing, as in {\"fields\": {\"tokens\": [\"shard(dp,0)\"]}}");
   Layout layout;
   if (json.contains("name")) layout.name = text_of(json["name"], "name");
   layout.rules = rules_in(json["fields"]);

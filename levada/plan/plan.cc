@@ -122,7 +122,7 @@ class FieldParts {
     for (const Cut& cut : cuts_) {
       if (is_short(cut)) {
         const std::int64_t parts_so_far = field_.shape[0] / left[0];
-        if (part_samples_ % parts_so_far != 0) refuse_extent(cut, left[0]);
+        if (part_samples_ % parts_so_far != 0) throw_indivisible(cut, left[0]);
         full_share_ = part_samples_ / parts_so_far;
         LEVADA_ASSERT(left[0] <= full_share_ * cut.axis.size(), "a short batch has room in its full parts");
         last_share = left[0] % full_share_;
@@ -139,10 +139,10 @@ class FieldParts {
                         "rule of its own in the layout",
                         field_.path, left.rank(), to_string(cut.placement), cut.dim));
       }
-      if (left[cut.dim] % cut.divisor() != 0) refuse_extent(cut, left[cut.dim]);
+      if (left[cut.dim] % cut.divisor() != 0) throw_indivisible(cut, left[cut.dim]);
       left[cut.dim] /= cut.axis.size();
       if (cut.dim != 0) continue;
-      if (last_share % cut.divisor() != 0) refuse_extent(cut, last_share);
+      if (last_share % cut.divisor() != 0) throw_indivisible(cut, last_share);
       last_share /= cut.axis.size();
     }
   }
@@ -196,7 +196,7 @@ class FieldParts {
     return cut.shares_batch && short_samples_ > 0 && field_.shape.rank() > 0 && field_.shape[0] == short_samples_;
   }
 
-  [[noreturn]] void refuse_extent(const Cut& cut, std::int64_t left) const {
+  [[noreturn]] void throw_indivisible(const Cut& cut, std::int64_t left) const {
     std::int64_t multiple = 1;
     for (const Cut& other : cuts_) {
       if (other.dim == cut.dim) multiple *= other.divisor();

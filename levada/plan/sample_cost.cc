@@ -14,7 +14,7 @@ constexpr std::int64_t max_work = std::int64_t{1} << 62;
 constexpr std::int64_t default_hidden = 4096;
 constexpr std::int64_t max_hidden = std::int64_t{1} << 32;
 
-[[noreturn]] void refuse(std::string_view text) {
+[[noreturn]] void throw_invalid(std::string_view text) {
   throw InvalidArgument(fmt::format(
       "the cost is '{:.80}'; it must be tokens, flops, flops(hidden=H) or flops(linear=A,quadratic=B)", text));
 }
@@ -54,17 +54,17 @@ SampleCost SampleCost::parse(std::string_view text) {
   if (text == "weights") return {.kind = Kind::weights};
   if (text == "flops") return flops_of(default_hidden);
   std::string_view rest = text;
-  if (!skip(rest, "flops(")) refuse(text);
+  if (!skip(rest, "flops(")) throw_invalid(text);
   if (skip(rest, "hidden=")) {
     const auto hidden = read_number(rest);
-    if (!hidden || *hidden == 0 || *hidden > max_hidden || rest != ")") refuse(text);
+    if (!hidden || *hidden == 0 || *hidden > max_hidden || rest != ")") throw_invalid(text);
     return flops_of(*hidden);
   }
-  if (!skip(rest, "linear=")) refuse(text);
+  if (!skip(rest, "linear=")) throw_invalid(text);
   const auto linear = read_number(rest);
-  if (!linear || !skip(rest, ",quadratic=")) refuse(text);
+  if (!linear || !skip(rest, ",quadratic=")) throw_invalid(text);
   const auto quadratic = read_number(rest);
-  if (!quadratic || rest != ")") refuse(text);
+  if (!quadratic || rest != ")") throw_invalid(text);
   return {.kind = Kind::flops, .linear = *linear, .quadratic = *quadratic};
 }
 

@@ -89,7 +89,7 @@ void MegatronWriter::append_ids(std::span<const Token> tokens) {
     const auto room = std::min<std::size_t>((buffer_.size() - buffered_) / token_bytes_,
                                             static_cast<std::size_t>(megatron::longest_sequence - sequence_tokens_));
     const auto now = tokens.first(std::min(tokens.size(), room));
-    if (!store(now) && !options_.masks_loss) refuse(now);
+    if (!store(now) && !options_.masks_loss) throw_out_of_range(now);
     buffered_ += now.size() * token_bytes_;
     sequence_tokens_ += static_cast<std::int64_t>(now.size());
     tokens_ += static_cast<std::int64_t>(now.size());
@@ -98,7 +98,7 @@ void MegatronWriter::append_ids(std::span<const Token> tokens) {
 }
 
 template <typename Token>
-void MegatronWriter::refuse(std::span<const Token> tokens) const {
+void MegatronWriter::throw_out_of_range(std::span<const Token> tokens) const {
   const auto largest = max_token(options_.dtype);
   const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
   throw InvalidArgument(fmt::format("token {} does not fit in {}, which holds 0 to {}: choose a wider dtype", *unfit,

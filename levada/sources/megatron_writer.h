@@ -57,7 +57,7 @@ class MegatronWriter {
   template <typename Token>
   void append_ids(std::span<const Token> tokens);
   template <typename Token>
-  [[noreturn]] void refuse(std::span<const Token> tokens) const;
+  [[noreturn]] void throw_out_of_range(std::span<const Token> tokens) const;
   /// Appends the tokens to the buffer. Returns whether the dtype holds all of them.
   template <typename Token>
   bool store(std::span<const Token> tokens);

@@ -27,10 +27,10 @@ class RandomTrees {
   std::uint64_t bits() { return random_(); }
 
  private:
-  static constexpr int deepest = 6;
+  static constexpr int max_depth = 6;
 
   Tree tree(int depth) {
-    if (depth == deepest || below(3) == 0) return Tree(leaf());
+    if (depth == max_depth || below(3) == 0) return Tree(leaf());
     Container container;
     container.kind = static_cast<ContainerKind>(1 + below(4));
     const auto count = below(5);

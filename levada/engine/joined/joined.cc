@@ -165,17 +165,17 @@ class JoinedEngine final : public Engine {
   std::int64_t near_step(int rank);
 
   JoinedChannel& own(Channel& channel) const {
-    if (channel.owner() != this) refuse_channel(info_.rank);
+    if (channel.owner() != this) throw_foreign_channel(info_.rank);
     return static_cast<JoinedChannel&>(channel);
   }
   JoinedChannel& sent_here(Channel& channel) const {
     JoinedChannel& joined = own(channel);
-    if (!joined.sends) refuse_sender(info_.rank, channel);
+    if (!joined.sends) throw_not_sender(info_.rank, channel);
     return joined;
   }
   JoinedChannel& received_here(Channel& channel) const {
     JoinedChannel& joined = own(channel);
-    if (!joined.receives) refuse_receiver(info_.rank, channel);
+    if (!joined.receives) throw_not_receiver(info_.rank, channel);
     return joined;
   }
   /// Throws unless this rank can publish on the channel.

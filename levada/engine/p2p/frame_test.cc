@@ -19,13 +19,14 @@ Bytes bytes_of(const Entry& entry) {
 }
 
 TEST(P2pFrame, SurvivesARoundTrip) {
-  const Bytes bytes = bytes_of({.kind = Entry::Kind::lost, .key = 7, .count = 9, .rank = 3, .tail = as_bytes("why")});
+  const Bytes bytes =
+      bytes_of({.kind = Entry::Kind::lost, .key = 7, .count = 9, .rank = 3, .payload = as_bytes("why")});
   const Entry entry = decode(bytes, 4).front();
   EXPECT_EQ(entry.kind, Entry::Kind::lost);
   EXPECT_EQ(entry.key, 7U);
   EXPECT_EQ(entry.count, 9U);
   EXPECT_EQ(entry.rank, 3);
-  EXPECT_EQ(as_text(entry.tail), "why");
+  EXPECT_EQ(as_text(entry.payload), "why");
 }
 
 TEST(P2pFrame, CarriesEveryNotice) {
@@ -50,13 +51,13 @@ constexpr auto received_kind = static_cast<std::int32_t>(Notice::Kind::received)
 
 TEST(P2pFrame, MayHaveManyEntries) {
   Bytes bytes = joined({{.kind = Entry::Kind::notice, .key = 1, .count = 5, .rank = received_kind},
-                        {.key = 2, .count = 3, .tail = as_bytes("abc")},
+                        {.key = 2, .count = 3, .payload = as_bytes("abc")},
                         {.key = 3, .count = 1'000'000}});
   bytes.resize(bytes.size() + 100, std::byte{9});  // a receive buffer is longer
   const auto entries = decode(bytes, 2);
   ASSERT_EQ(entries.size(), 3U);
   EXPECT_EQ(entries[0].count, 5U);
-  EXPECT_EQ(as_text(entries[1].tail), "abc");
+  EXPECT_EQ(as_text(entries[1].payload), "abc");
   EXPECT_TRUE(has_body(entries[2]));
 }
 
@@ -68,19 +69,20 @@ TEST(P2pFrame, IsRejectedIfMalformed) {
   EXPECT_THROW(decode(ByteView(two).first(two.size() / 2), 2), CorruptMessage);
 
   EXPECT_THROW(decode({}, 2), CorruptMessage);
-  const Bytes message = bytes_of({.count = 3, .tail = as_bytes("abc")});
+  const Bytes message = bytes_of({.count = 3, .payload = as_bytes("abc")});
   EXPECT_THROW(decode(ByteView(message).first(message.size() - 1), 2), CorruptMessage);
-  EXPECT_THROW(decode(bytes_of({.count = 4, .tail = as_bytes("abc")}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.count = 4, .payload = as_bytes("abc")}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.count = 0}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.count = ~std::uint64_t{0}}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::lost, .rank = 2}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::aborted, .count = 3, .rank = 1}), 2), CorruptMessage);
-  EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::status, .tail = as_bytes("abc")}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::status, .payload = as_bytes("abc")}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 0}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 1}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 258}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = -254}), 2), CorruptMessage);
-  EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 2, .tail = as_bytes("abc")}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 2, .payload = as_bytes("abc")}), 2),
+               CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = static_cast<Entry::Kind>(0)}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = static_cast<Entry::Kind>(99)}), 2), CorruptMessage);
 }
@@ -139,7 +141,7 @@ TEST(P2pFrame, SurvivesRandomEntries) {
                             .key = random() % 3,
                             .count = random() % 5,
                             .rank = static_cast<int>(random() % 10) - 1,
-                            .tail = as_bytes("abcd").first(random() % 5)});
+                            .payload = as_bytes("abcd").first(random() % 5)});
     if (random() % 2 == 0) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     const auto hold = std::make_shared<const Bytes>(std::move(bytes));
     try {

@@ -168,7 +168,7 @@ TEST(P2pFork, DoesNotAffectTheParentsLeases) {
   const Group group = root_group("p2p", 0, 2);
   const std::uint64_t key = KeyDeriver(group.key()).channel(1, receiving->to());
   transport->deliver(entry_of(Notice{.kind = Notice::Kind::opened, .key = key, .group = group.key(), .window = 1}));
-  transport->deliver({.key = key, .count = 1, .tail = as_bytes("x")});
+  transport->deliver({.key = key, .count = 1, .payload = as_bytes("x")});
   Lease leases[] = {engine->try_receive(*own).message.value(), engine->try_receive(*receiving).message.value()};
   bool is_notified = false;
   engine->on_change([&] { is_notified = true; });

@@ -72,7 +72,7 @@ Outbox::Transmission Outbox::next_frame(int to) {
   const std::uint64_t multicast = items.front().multicast;
   while (!items.empty() && next.body.bytes.empty()) {
     Item& item = items.front();
-    bytes += entry_bytes + item.entry.tail.size();
+    bytes += entry_bytes + item.entry.payload.size();
     if (bytes > max_header_bytes_) break;
     next.entries.push_back(std::move(item.entry));
     next.body = std::move(item.body);

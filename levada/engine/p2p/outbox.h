@@ -28,7 +28,7 @@ class Outbox {
   /// Adds an entry for a peer. `receipt_of`: the channel that the entry is a receipt for, if it is one. It replaces an
   /// older receipt that is still the peer's last entry.
   void add(int to, Entry entry, bool is_urgent, std::optional<std::uint64_t> receipt_of = {});
-  /// Adds one message to several peers; urgent. `body` has no bytes if the message is the entry's tail.
+  /// Adds one message to several peers; urgent. `body` has no bytes if the message is the entry's payload.
   void add(std::span<const int> to, const Entry& message, const Lease& body);
   /// Makes the waiting entries of a peer urgent.
   void expedite(int to);

@@ -40,7 +40,7 @@ struct P2pOutbox : testing::Test {
   std::shared_ptr<const Bytes> payload = std::make_shared<const Bytes>(1000, std::byte{7});
 
   Entry message(std::uint64_t key) const {
-    return {.key = key, .count = payload->size(), .tail = *payload, .hold = payload};
+    return {.key = key, .count = payload->size(), .payload = *payload, .hold = payload};
   }
   void flush() {
     outbox.flush([](int peer, std::string_view why) { ADD_FAILURE() << "rank " << peer << ": " << why; });

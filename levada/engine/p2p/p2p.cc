@@ -210,7 +210,7 @@ void P2pEndpoint::send(ChannelState& channel, Message message) {
   if (peers.empty()) return;
   Entry entry{.key = channel.key, .count = message.bytes.size()};
   if (message.bytes.size() <= max_inline_bytes_) {
-    entry.tail = message.bytes;
+    entry.payload = message.bytes;
     entry.hold = std::move(message.hold);
     return outbox_.add(peers, entry, {});
   }
@@ -304,7 +304,7 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body, std::size_t bod
           throw CorruptMessage(body_bytes,
                                fmt::format("a body of {} bytes for a message of {}", body_bytes, entry.count));
         }
-        copy_payload(block.memory().data(), entry.tail.data(), entry.tail.size());
+        copy_payload(block.memory().data(), entry.payload.data(), entry.payload.size());
       }
       incoming.emplace_back(entry, std::move(block));
     }
@@ -347,21 +347,21 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
       return end_aborted({.kind = static_cast<ErrorKind>(entry.count),
                           .group = entry.key,
                           .rank = entry.rank,
-                          .detail = std::string(as_text(entry.tail))});
+                          .detail = std::string(as_text(entry.payload))});
     case Entry::Kind::lost:
-      if (entry.rank != rank()) return lose(std::array{entry.rank}, as_text(entry.tail));
-      return given_up_by(from, as_text(entry.tail));
+      if (entry.rank != rank()) return lose(std::array{entry.rank}, as_text(entry.payload));
+      return given_up_by(from, as_text(entry.payload));
     case Entry::Kind::ask_status: {
       const Group* const group = table_.group(entry.key);
       const auto mine = std::make_shared<const Status>(group != nullptr ? slot(*group, group->rank).status : Status());
-      const ByteView tail = std::as_bytes(std::span(mine.get(), 1));
-      return outbox_.add(from, {.kind = Entry::Kind::status, .key = entry.key, .tail = tail, .hold = mine}, true);
+      const ByteView payload = std::as_bytes(std::span(mine.get(), 1));
+      return outbox_.add(from, {.kind = Entry::Kind::status, .key = entry.key, .payload = payload, .hold = mine}, true);
     }
     case Entry::Kind::status: {
       const Group* const group = table_.group(entry.key);
       const int theirs = group != nullptr ? group->rank_of(from) : -1;
       if (theirs < 0 || !std::exchange(slot(*group, theirs).asked, std::nullopt)) return;
-      std::memcpy(&slot(*group, theirs).status, entry.tail.data(), sizeof(Status));  // not payload: a status
+      std::memcpy(&slot(*group, theirs).status, entry.payload.data(), sizeof(Status));  // not payload: a status
       return;
     }
   }

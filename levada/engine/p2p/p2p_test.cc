@@ -148,7 +148,7 @@ class PeerThatIsOut {
   void send_once_more() {
     const std::vector<int> to{0};
     const std::uint64_t key = KeyDeriver(root_group("p2p", 0, 3).key()).channel(1, to);
-    const Entry entry{.key = key, .count = 1, .tail = as_bytes("x")};
+    const Entry entry{.key = key, .count = 1, .payload = as_bytes("x")};
     const Lease header = encode({&entry, 1});
     network_.send(0, {.from = 1, .frame = Frame{.header = header, .body = {}}});
     test::send(*rest_[1], *marker_[1], 1, std::byte{1});
@@ -419,7 +419,7 @@ TEST(P2pWindows, ThatAPeerExceedsEndTheGroup) {
   const Group group = root_group("p2p", 0, 2);
   const std::uint64_t key = KeyDeriver(group.key()).channel(1, receiving->to());
   transport->deliver(entry_of(Notice{.kind = Notice::Kind::opened, .key = key, .group = group.key(), .window = 2}));
-  const Entry message{.key = key, .count = 1, .tail = as_bytes("x")};
+  const Entry message{.key = key, .count = 1, .payload = as_bytes("x")};
   for (int i = 0; i < 2; ++i) transport->deliver(message);
   EXPECT_FALSE(engine->cause());
   transport->deliver(message);

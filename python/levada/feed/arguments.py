@@ -62,23 +62,23 @@ class FeedArguments:
     """Whether every field of an item is cut along its rows."""
 
     @property
-    def _samples_a_step(self) -> int:
+    def _samples_per_step(self) -> int:
         return self._rank_samples * self.mesh.data_size
 
     @property
     def _counted_a_step(self) -> int:
         """Number of samples, rows or batches that a step takes, in the unit that states count in."""
-        return 1 if self.divide == "split" and not self._counts_rows else self._samples_a_step
+        return 1 if self.divide == "split" and not self._counts_rows else self._samples_per_step
 
     @property
     def _items_a_step(self) -> int:
         """Number of items of an iterable that a step takes."""
-        return self._samples_a_step // self._samples_an_item
+        return self._samples_per_step // self._samples_per_item
 
     @property
-    def _samples_an_item(self) -> int:
+    def _samples_per_item(self) -> int:
         """Number of the core's samples in one item of an iterable."""
-        return self._samples_a_step if self.divide == "split" else 1
+        return self._samples_per_step if self.divide == "split" else 1
 
 
 def count(name: str, number: Any, *, smallest: int = 0) -> int:

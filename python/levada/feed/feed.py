@@ -306,7 +306,7 @@ class Feed(PassView, Generic[Batch]):
                 at = at._replace(epoch=run.next_epoch)
             try:
                 begin = self._begin(joined)
-                begin.first_sample += self.skip * self._samples_a_step
+                begin.first_sample += self.skip * self._samples_per_step
                 began = self._began(at, begin)
                 self._passes += 1
                 name = f"pass {self._passes} of feed {self._number}"
@@ -319,7 +319,7 @@ class Feed(PassView, Generic[Batch]):
                 run.set_epoch(at.epoch + 1)
             # The reference is weak: leaving a loop must drop its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
-            self._last = _Last(started.core, began, begin, begin.first_sample // self._samples_an_item)
+            self._last = _Last(started.core, began, begin, begin.first_sample // self._samples_per_item)
             self._next, self.skip = FeedState(at.source, b"", 0, at.epoch), 0
             self._is_epoch_set = False
             return started
@@ -395,7 +395,7 @@ class Feed(PassView, Generic[Batch]):
         if self.divide == "split" and not self._is_corpus:
             whole = items - (self.tail == "drop" and self._counts_rows and ends_short(self.source))
         else:
-            whole = -(-items // self._samples_a_step) if self.tail != "drop" else items // self._samples_a_step
+            whole = -(-items // self._samples_per_step) if self.tail != "drop" else items // self._samples_per_step
         return whole if self.max_steps is None else min(whole, self.max_steps)
 
     @property

@@ -130,9 +130,9 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
             return Beginning(None, first, cursor=cursor)
         opened = corpus.open()
         samples = opened.sequences * corpus.epochs
-        if corpus.epochs and feed.tail == "drop" and samples < feed._samples_a_step:
+        if corpus.epochs and feed.tail == "drop" and samples < feed._samples_per_step:
             raise InvalidArgument(
-                f"one step takes {feed._samples_a_step:,} samples, but the corpus has only {samples:,}; lower batch_size or "
+                f"one step takes {feed._samples_per_step:,} samples, but the corpus has only {samples:,}; lower batch_size or "
                 'seq_length, raise epochs, add data, or choose tail="short"'
             )
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
@@ -141,7 +141,7 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         if first <= begin:
             # A state near the end of the previous epoch is valid if fewer samples than one step are left.
             left = begin - first + waiting
-            if left >= (feed._samples_a_step if feed.tail == "drop" else 1):
+            if left >= (feed._samples_per_step if feed.tail == "drop" else 1):
                 at = begin - left
                 raise InvalidArgument(
                     f"the state is at sample {at}, in epoch {at // opened.sequences}, and set_epoch() says {epoch}: "
@@ -159,7 +159,7 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     after the last one that the previous pass took; None if that pass left none."""
     feed, job = joined
     items, position, state = _read_items(feed, at)
-    first = items * feed._samples_an_item
+    first = items * feed._samples_per_item
     if isinstance(source, Run) and feed.readers != "one" and len(set(job.host_of)) > 1:
         source.agree_on_seed(job)
     if not joined.is_reader:
@@ -171,8 +171,8 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     else:
         feed._ahead.end(taken)
     name = type(source).__name__
-    handoff = Handoff(feed._samples_an_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
-    may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
+    handoff = Handoff(feed._samples_per_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
+    may_lack = (at.step - 1) // feed._samples_per_item if feed.tail != "drop" else 0
     counted = Counted(position, items, may_lack, name=f"this {name}", skipped=feed.skip * feed._items_a_step)
     if feed.check != "none" and state is None:
         if not feed._counts_rows or at.step == feed._counted_a_step:
@@ -193,14 +193,14 @@ def _read_items(feed: FeedArguments, at: FeedState) -> tuple[int, int, Any]:
         position = _items_of(feed, position * at.step, ends_short=ends_short)
     else:
         items = first + at.samples
-    largest = max(items, position) * feed._samples_an_item
+    largest = max(items, position) * feed._samples_per_item
     if largest > MAX_SAMPLES:
         raise InvalidArgument(f"this state of a feed counts {largest:,} samples, which no run has; it is damaged")
     return items, position, state
 
 
 def _items_of(feed: FeedArguments, rows: int, *, ends_short: bool) -> int:
-    an_item = feed._samples_an_item
+    an_item = feed._samples_per_item
     if rows % an_item != 0 and not ends_short:
         raise InvalidArgument(
             f"the state counts {rows} rows, and an item has {an_item} (batch x dp), which do not divide them: resume with a "

@@ -31,7 +31,7 @@ std::string refusal(const std::string& path, std::string_view why) {
   return printable(fmt::format("{} cannot cross between ranks: {}", path, why));
 }
 
-[[noreturn]] void refuse(const std::string& path, std::string_view why) {
+[[noreturn]] void throw_type_error(const std::string& path, std::string_view why) {
   throw nb::type_error(refusal(path, why).c_str());
 }
 
@@ -71,12 +71,12 @@ std::shared_ptr<const void> owner_of(Object object) {
 Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& path) {
   Incoming array;
   if (!nb::try_cast(nb::borrow(value), array)) {
-    refuse(path, fmt::format("{} provides no host memory through DLPack or the buffer protocol",
+    throw_type_error(path, fmt::format("{} provides no host memory through DLPack or the buffer protocol",
                              text_of(nb::handle(Py_TYPE(value.ptr())))));
   }
   const auto given = array.dtype();
   const DType own = dtype.value_or(DType{given.code, given.bits, given.lanes});
-  if (!own.is_known() || array.ndim() > Shape::max_rank) refuse(path, "DLPack cannot describe its dtype or rank");
+  if (!own.is_known() || array.ndim() > Shape::max_rank) throw_type_error(path, "DLPack cannot describe its dtype or rank");
   const Shape shape(std::span(array.shape_ptr(), array.ndim()));
   const Shape strides(std::span(array.stride_ptr(), array.ndim()));
   const auto* data = static_cast<const std::byte*>(array.data());
@@ -166,12 +166,12 @@ Tensor from_array(nb::handle value, const std::string& path) {
   if (!is_number(nb::cast<int>(type.attr("num")))) {
     const auto name = text_of(type.attr("name"));
     dtype = disguised(name);
-    if (!dtype) refuse(path, fmt::format("no tensor has elements of numpy's dtype {}", name));
+    if (!dtype) throw_type_error(path, fmt::format("no tensor has elements of numpy's dtype {}", name));
     array = array.attr("view")(fmt::format("uint{}", dtype->bits));
   }
   if (!nb::cast<bool>(type.attr("isnative"))) {
-    refuse(path,
-           fmt::format("its numbers are not in this machine's byte order (dtype {}); use astype()", text_of(type)));
+    throw_type_error(
+        path, fmt::format("its numbers are not in this machine's byte order (dtype {}); use astype()", text_of(type)));
   }
   return view_of(array, dtype, path);
 }
@@ -193,7 +193,7 @@ Tensor from_torch(nb::handle value, const std::string& path) {
   // Even if pickled, it would arrive on the device of the rank that made it.
   if (device != "cpu") throw Unsupported(fmt::format("{} is on {}; batches must be on the CPU", path, device));
   if (text_of(tensor.attr("layout")) != "torch.strided") {
-    refuse(path, fmt::format("its layout is {}; make it dense", text_of(tensor.attr("layout"))));
+    throw_type_error(path, fmt::format("its layout is {}; make it dense", text_of(tensor.attr("layout"))));
   }
   tensor = tensor.attr("resolve_conj")().attr("resolve_neg")();
   const auto name = text_of(tensor.attr("dtype")).substr(std::string_view("torch.").size());
@@ -350,7 +350,7 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
   if (kind == TensorKind::torch) {
     if (!is_plain_torch(value)) {
       const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
-      refuse(path, fmt::format("a {} is more than its elements; pass {}", type, plain_form(value)));
+      throw_type_error(path, fmt::format("a {} is more than its elements; pass {}", type, plain_form(value)));
     }
     auto plain = plain_tensor(value);
     return plain ? *std::move(plain) : from_torch(value, path);
@@ -360,7 +360,7 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
   if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
   const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
   if (type != "ndarray" && type != "memmap") {
-    refuse(path, fmt::format("a {} is more than its elements; pass {}", type, plain_form(value)));
+    throw_type_error(path, fmt::format("a {} is more than its elements; pass {}", type, plain_form(value)));
   }
   return from_array(value, path);
 }

@@ -51,7 +51,7 @@ std::string refusal(const std::string& place, const std::string& why) {
   return fmt::format("{} cannot cross between ranks: {}", place, why);
 }
 
-[[noreturn]] void refuse(const std::string& place, const std::string& why) {
+[[noreturn]] void throw_type_error(const std::string& place, const std::string& why) {
   throw nb::type_error(refusal(place, why).c_str());
 }
 
@@ -81,7 +81,8 @@ std::string text_of(nb::handle value, const std::function<std::string()>& place)
   Py_ssize_t bytes = 0;
   if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &bytes)) return {text, static_cast<std::size_t>(bytes)};
   const nb::python_error none;
-  refuse(place(), fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
+  throw_type_error(place(),
+                   fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
 }
 
 /// Returns nothing for more than 64 bits.
@@ -214,8 +215,9 @@ class ToTree {
       return children(std::move(container), nb::object(parts[3]), std::move(state), path);
     }
     const auto name = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__qualname__"));
-    refuse(path.text(),
-           fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
+    throw_type_error(
+        path.text(),
+        fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
   }
 
   static Tree pickle(nb::handle value, const Path& path, char& mark) {
@@ -231,7 +233,8 @@ class ToTree {
   }
 
   Tree children(Container container, nb::handle values, Bytes extra, const Path& path) {
-    if (++depth_ > max_tree_depth) refuse(path.text(), fmt::format("it is nested more than {} deep", max_tree_depth));
+    if (++depth_ > max_tree_depth)
+      throw_type_error(path.text(), fmt::format("it is nested more than {} deep", max_tree_depth));
     State state{{}, std::move(extra)};
     for (nb::handle value : values) {
       char mark = unmarked;

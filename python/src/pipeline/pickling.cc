@@ -125,7 +125,7 @@ class SharedObjects {
   }
 
  private:
-  static constexpr int deepest = 50;
+  static constexpr int max_depth = 50;
 
   static bool is_constant(PyObject* object) {
     return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
@@ -135,7 +135,7 @@ class SharedObjects {
     if (is_constant(object)) return false;
     const auto [at, is_new] = items_.try_emplace(object, item_);
     if (!is_new) return at->second != item_;
-    if (depth == deepest) return true;  // possibly
+    if (depth == max_depth) return true;  // possibly
     if (PyList_Check(object)) {
       for (Py_ssize_t i = 0; i < PyList_Size(object); ++i) {
         if (is_shared(PyList_GetItem(object, i), depth + 1)) return true;
@@ -332,7 +332,7 @@ pipeline::Item PythonItemTraits::dict_of(pipeline::Arrays arrays) const {
 namespace {
 
 /// Throws, without the hint on allow_pickle: the items of a cache are never pickled.
-[[noreturn]] void refuse(std::string_view why) {
+[[noreturn]] void throw_invalid(std::string_view why) {
   throw InvalidArgument(std::string(why.substr(0, why.find(", or give allow_pickle"))));
 }
 
@@ -343,10 +343,10 @@ Tree PythonItemTraits::to_tree(const pipeline::Item& item) const {
     try {
       return levada::python::to_tree(object_of_const(item), Allowed::registered, "item");
     } catch (const nb::builtin_exception& refused) {
-      refuse(refused.what());
+      throw_invalid(refused.what());
     } catch (const nb::python_error& refused) {
       if (!refused.matches(PyExc_TypeError)) throw;
-      refuse(escaped_str(refused.value()));
+      throw_invalid(escaped_str(refused.value()));
     }
   });
 }
