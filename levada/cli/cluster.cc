@@ -49,9 +49,9 @@ double parse_positive_duration(std::string_view option, const std::string& text)
 }
 
 double parse_message_time(const std::string& text) {
-  constexpr double longest_s = 1;
+  constexpr double max_seconds = 1;
   const double seconds = parse_positive_duration("--message", text);
-  if (seconds <= longest_s) return seconds;
+  if (seconds <= max_seconds) return seconds;
   throw InvalidArgument(
       fmt::format("--message is {}, which is {}; it must be at most a second: write microseconds as 200us", text,
                   report::format_seconds(seconds)));

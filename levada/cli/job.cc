@@ -45,9 +45,9 @@ std::vector<Field> corpus_fields(const JobArguments& arguments, std::int64_t sam
   return fields;
 }
 
-void check_count(std::string_view option, std::int64_t value, std::int64_t largest) {
-  if (value >= 1 && value <= largest) return;
-  throw InvalidArgument(fmt::format("{} is {}; it must be from 1 to {}", option, value, largest));
+void check_count(std::string_view option, std::int64_t value, std::int64_t max_value) {
+  if (value >= 1 && value <= max_value) return;
+  throw InvalidArgument(fmt::format("{} is {}; it must be from 1 to {}", option, value, max_value));
 }
 
 std::optional<Mesh::Names> names_in(const std::string& list) {
@@ -93,9 +93,9 @@ void add_job_options(CLI::App& command, JobArguments& arguments) {
 }
 
 Job parse_job(const JobArguments& arguments, std::optional<int> world_size) {
-  constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
-  check_count("--batch", arguments.batch, largest);
-  check_count("--seq", arguments.sequence, largest);
+  constexpr std::int64_t max_value = std::numeric_limits<std::int32_t>::max();
+  check_count("--batch", arguments.batch, max_value);
+  check_count("--seq", arguments.sequence, max_value);
   Job job{mesh_of(arguments, world_size),
           layout_of(arguments),
           Readers::parse(arguments.readers),

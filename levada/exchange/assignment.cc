@@ -102,9 +102,9 @@ class LocalSearch {
   void run(std::uint64_t bound) {
     for (;;) {
       const auto busiest = static_cast<int>(std::ranges::max_element(loads_) - loads_.begin());
-      const std::uint64_t most = loads_[at(busiest)];
+      const std::uint64_t max_load = loads_[at(busiest)];
       // Closing the last thousandth to the bound is not worth the time.
-      if (most <= bound + bound / 1000 || steps_ == 0) return;
+      if (max_load <= bound + bound / 1000 || steps_ == 0) return;
       spend(loads_.size());
       if (!move(busiest)) return;
     }
@@ -143,16 +143,16 @@ class LocalSearch {
 
   /// Makes the single move that best balances the busiest rank and another; returns false if none helps.
   bool move(int busiest) {
-    const std::uint64_t most = loads_[at(busiest)];
-    std::uint64_t best = most;
+    const std::uint64_t max_load = loads_[at(busiest)];
+    std::uint64_t best = max_load;
     std::optional<std::pair<std::uint32_t, int>> chosen;
     for (const auto& [list, held] : held_[at(busiest)]) {
       for (const int to : sources_[list]) {
         spend(8);
-        if (loads_[at(to)] >= most || held.empty()) continue;
-        const auto near = at_least(held, (most - loads_[at(to)]) / 2);
+        if (loads_[at(to)] >= max_load || held.empty()) continue;
+        const auto near = at_least(held, (max_load - loads_[at(to)]) / 2);
         for (auto it = near == held.begin() ? near : near - 1; it != held.end() && it <= near; ++it) {
-          const std::uint64_t worse = std::max(most - bytes(*it), loads_[at(to)] + bytes(*it));
+          const std::uint64_t worse = std::max(max_load - bytes(*it), loads_[at(to)] + bytes(*it));
           if (worse < best) {
             best = worse;
             chosen = {*it, to};
@@ -238,11 +238,11 @@ std::vector<int> assign_senders(const std::vector<SendChoice>& choices, const So
   // Within a hundredth of the bound, no gain would be noticeable.
   if (std::ranges::max(loads) <= bound + bound / 100) return senders;
   LocalSearch(choices, source_lists, senders, loads, limits.search_steps).run(bound);
-  const std::uint64_t most = std::ranges::max(loads);
+  const std::uint64_t max_load = std::ranges::max(loads);
   const bool few = choices.size() <= limits.exact_choices;
   const std::uint64_t enough = few ? bound : bound + bound / 10;
-  if (most > enough && choices.size() <= limits.searched_choices) {
-    BranchAndBound(choices, source_lists, anyway, senders, most, enough, limits.exact_steps).run();
+  if (max_load > enough && choices.size() <= limits.searched_choices) {
+    BranchAndBound(choices, source_lists, anyway, senders, max_load, enough, limits.exact_steps).run();
   }
   return senders;
 }

@@ -74,14 +74,15 @@ std::string ExchangePlan::to_table() const {
   std::string text = table.to_string({true, false, true, false, false, true});
   if (size() > max_rows) text += fmt::format("... and {} more multicasts\n", size() - max_rows);
   if (size() > 0) text += "\n" + edges_as_table(edges());
-  const Load most = busiest();
+  const Load max_load = busiest();
   text += fmt::format(
       "\nmoved      {:>10}  in {}\n"
       "minimum    {:>10}  of any plan: each missing item once\n"
       "delivered  {:>10}  among {}\n",
       format_bytes(moved_bytes()), counted(size(), "multicast"), format_bytes(lower_bound_bytes()),
       format_bytes(delivered_bytes()), counted(ranks().size(), "rank"));
-  if (most.rank >= 0) text += fmt::format("busiest    {:>10}  sent by rank {}\n", format_bytes(most.bytes), most.rank);
+  if (max_load.rank >= 0)
+    text += fmt::format("busiest    {:>10}  sent by rank {}\n", format_bytes(max_load.bytes), max_load.rank);
   return text;
 }
 
@@ -96,11 +97,11 @@ std::string ExchangePlan::to_json(bool with_ids) const {
     if (with_ids) row["ids"] = contents.ids;
     json["multicasts"].push_back(std::move(row));
   }
-  const Load most = busiest();
+  const Load max_load = busiest();
   json["moved_bytes"] = moved_bytes();
   json["lower_bound_bytes"] = lower_bound_bytes();
   json["delivered_bytes"] = delivered_bytes();
-  json["busiest"] = {{"rank", most.rank < 0 ? Json(nullptr) : Json(most.rank)}, {"bytes", most.bytes}};
+  json["busiest"] = {{"rank", max_load.rank < 0 ? Json(nullptr) : Json(max_load.rank)}, {"bytes", max_load.bytes}};
   json["edges"] = Json::array();
   for (const Edge& edge : edges())
     json["edges"].push_back({{"from", edge.from}, {"to", edge.to}, {"bytes", edge.bytes}});

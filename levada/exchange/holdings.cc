@@ -150,9 +150,9 @@ struct HoldingsTable::Column {
     if (lengths.size() != samples.size()) reader.fail("a wrong number of lengths");
     get_numbers(reader, contents);
     if (contents.size() != samples.size()) reader.fail("a wrong number of contents");
-    const std::int64_t most = max_tokens(key);
+    const std::int64_t max_length = max_tokens(key);
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      if (lengths.total(i) > most) reader.fail("lengths that do not fit in memory");
+      if (lengths.total(i) > max_length) reader.fail("lengths that do not fit in memory");
     }
   }
 };

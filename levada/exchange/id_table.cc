@@ -16,7 +16,7 @@
 namespace levada {
 namespace {
 
-constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
+constexpr std::size_t max_id_size = (std::size_t{1} << 24) - 1;
 constexpr std::size_t max_text = (std::size_t{1} << 40) - 1;
 constexpr std::size_t max_ids = UINT32_MAX - 1;
 /// Minimum dead text before compaction, in bytes.
@@ -66,7 +66,7 @@ std::size_t IdTable::slot_for(std::string_view id, std::uint64_t hash) const {
 }
 
 void IdTable::check_id(std::string_view id) {
-  if (!id.empty() && id.size() <= longest_id) return;
+  if (!id.empty() && id.size() <= max_id_size) return;
   throw InvalidArgument(
       fmt::format("a sample's id must have 1 byte to 16 MiB, but the id that begins with \"{}\" has {}",
                   cut_text(id, 60), format_bytes(id.size())));
@@ -96,7 +96,7 @@ std::size_t IdTable::insert_at(std::size_t slot, std::string_view id, std::uint6
   Entry entry;
   entry.hash = hash;
   entry.begin = text_.size() & max_text;
-  entry.length = id.size() & longest_id;
+  entry.length = id.size() & max_id_size;
   text_ += id;
   entries_.push_back(entry);
   slots_[slot] = static_cast<std::uint32_t>(entries_.size());

@@ -231,13 +231,13 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
     get_numbers(reader, set_of);
     if (set_of.size() != samples) reader.fail("a wrong number of samples");
     const Seqlens lengths = get_lengths(reader);
-    const std::int64_t most = max_tokens(state.keys()[key]);
+    const std::int64_t max_length = max_tokens(state.keys()[key]);
     std::size_t next = 0;
     for (std::uint32_t sample = 0; sample < samples; ++sample) {
       if (set_of[sample] >= sets.size()) reader.fail("holders that were not listed");
       if (sets[set_of[sample]] == 0) continue;
       if (next == lengths.size()) reader.fail("fewer lengths than samples");
-      if (lengths.total(next) > most) reader.fail("lengths that do not fit in memory");
+      if (lengths.total(next) > max_length) reader.fail("lengths that do not fit in memory");
       state.put(sample, key, sets[set_of[sample]], lengths[next++]);
     }
     if (next != lengths.size()) reader.fail("more lengths than samples");

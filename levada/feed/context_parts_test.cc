@@ -20,9 +20,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t longest_document = 2000;
+constexpr std::int64_t max_document = 2000;
 
-/// Documents of different lengths: position j of document g is longest_document * g + j.
+/// Documents of different lengths: position j of document g is max_document * g + j.
 class Documents : public Source {
  public:
   Documents(std::vector<std::int64_t> lengths, std::int64_t multiple)
@@ -47,7 +47,7 @@ class Documents : public Source {
     std::ranges::copy(ends, bounds.mutable_as<std::int64_t>().begin());
     auto at = tokens.mutable_as<std::int64_t>().begin();
     for (const auto g : samples) {
-      for (std::int64_t j = 0; j < length_of(g); ++j) *at++ = longest_document * g + j;
+      for (std::int64_t j = 0; j < length_of(g); ++j) *at++ = max_document * g + j;
     }
     return Tree::dict({{"tokens", Tree(tokens)}, {"cu_seqlens", Tree(bounds)}, {"name", Tree("row")}});
   }
@@ -176,11 +176,11 @@ TEST_P(ContextFeeds, DeliverEachPositionOfAStepToOneRankInZigzagOrder) {
           const auto row = whole_row(by_slot, slot);
           const auto& ends = by_slot.at(slot).ends;
           for (std::size_t segment = 0; segment + 1 < ends.size(); ++segment) {
-            const auto sample = row[static_cast<std::size_t>(ends[segment])] / longest_document;
+            const auto sample = row[static_cast<std::size_t>(ends[segment])] / max_document;
             samples.insert(sample);
             ASSERT_EQ(ends[segment + 1] - ends[segment], lengths[static_cast<std::size_t>(sample)]);
             for (auto at = ends[segment]; at < ends[segment + 1]; ++at) {
-              ASSERT_EQ(row[static_cast<std::size_t>(at)], longest_document * sample + at - ends[segment]);
+              ASSERT_EQ(row[static_cast<std::size_t>(at)], max_document * sample + at - ends[segment]);
             }
           }
         }

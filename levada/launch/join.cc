@@ -128,9 +128,9 @@ std::string report_channel(int descriptor) {
 }
 
 std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view message) {
-  constexpr std::size_t longest = 4000;
+  constexpr std::size_t max_bytes = 4000;
   const std::int32_t head[2] = {rank, static_cast<std::int32_t>(kind)};
-  message = cut_text(message, longest);
+  message = cut_text(message, max_bytes);
   std::vector<char> report(sizeof head + message.size());
   std::memcpy(report.data(), head, sizeof head);
   std::copy(message.begin(), message.end(), report.begin() + sizeof head);

@@ -78,9 +78,9 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
     return {std::move(item), position, length, static_cast<std::size_t>(bucket)};
   }
   std::int64_t capacity() const override {
-    const auto most = std::min(batch().size.value_or(max_count), batch().max_tokens.value_or(max_count));
+    const auto max_items = std::min(batch().size.value_or(max_count), batch().max_tokens.value_or(max_count));
     const auto buckets = static_cast<std::int64_t>(batch().boundaries.size() + 1);
-    return std::min(most, max_count / buckets) * buckets;
+    return std::min(max_items, max_count / buckets) * buckets;
   }
   void finish_restore() override {
     for (const auto& held : held_) add(held);

@@ -55,12 +55,12 @@ std::optional<Tensor> as_reals(const Tensor& tensor) {
 }
 
 /// `given`: the tensor before its conversion to `integers`.
-void check_range(const std::string& name, const Tensor& integers, const Tensor& given, std::int64_t least,
-                 std::int64_t largest) {
+void check_range(const std::string& name, const Tensor& integers, const Tensor& given, std::int64_t min,
+                 std::int64_t max) {
   const auto values = integers.as<std::int64_t>();
   const auto is_outside = [&](std::int64_t value) {
-    return static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(least) >
-           static_cast<std::uint64_t>(largest) - static_cast<std::uint64_t>(least);
+    return static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(min) >
+           static_cast<std::uint64_t>(max) - static_cast<std::uint64_t>(min);
   };
   bool any = false;
   for (const auto value : values) any |= is_outside(value);
@@ -68,8 +68,8 @@ void check_range(const std::string& name, const Tensor& integers, const Tensor& 
   const auto at = std::ranges::find_if(values, is_outside);
   const auto value =
       given.dtype() == dtypes::uint64 ? fmt::format("{}", static_cast<std::uint64_t>(*at)) : fmt::format("{}", *at);
-  throw InvalidArgument(fmt::format("element {} of {} is {}; it must be from {} to {}", at - values.begin(), name,
-                                    value, least, largest));
+  throw InvalidArgument(
+      fmt::format("element {} of {} is {}; it must be from {} to {}", at - values.begin(), name, value, min, max));
 }
 
 /// Returns a field in the form that rows need. Throws unless it has one dimension, of `tokens` elements if that is
@@ -133,7 +133,7 @@ DocumentPtr DocumentReader::read(const Arrays& item) {
   Document document{.tokens = {}, .labels = {}, .loss_mask = {}, .others = {}, .kind = item.kind};
   const auto name = is_bare ? std::string("the item") : tokens_field_;
   document.tokens = integers_of(name, field_of(name, tokens->second, std::nullopt));
-  check_range(name, document.tokens, tokens->second, 0, largest_id_);
+  check_range(name, document.tokens, tokens->second, 0, max_id_);
 
   std::vector<std::pair<std::string, Tensor>> others;
   for (auto field = item.fields.begin(); field != item.fields.end(); ++field) {
@@ -144,7 +144,7 @@ DocumentPtr DocumentReader::read(const Arrays& item) {
     auto tensor = field_of(field->first, field->second, document.size());
     if (field->first == "labels") {
       document.labels = integers_of(field->first, tensor);
-      check_range(field->first, *document.labels, tensor, -largest_id_ - 1, largest_id_);
+      check_range(field->first, *document.labels, tensor, -max_id_ - 1, max_id_);
     } else if (field->first == "loss_mask") {
       document.loss_mask = as_reals(tensor);
       if (!document.loss_mask)

@@ -43,8 +43,8 @@ class DocumentReader {
  public:
   explicit DocumentReader(const Pack& pack)
       : tokens_field_(pack.tokens),
-        largest_id_(pack.ids == dtypes::int32 ? std::numeric_limits<std::int32_t>::max()
-                                              : std::numeric_limits<std::int64_t>::max()) {}
+        max_id_(pack.ids == dtypes::int32 ? std::numeric_limits<std::int32_t>::max()
+                                          : std::numeric_limits<std::int64_t>::max()) {}
 
   /// Converts an item to a document, which views the item's memory if its dtypes match the rows'. Throws
   /// InvalidArgument that names the field.
@@ -53,7 +53,7 @@ class DocumentReader {
 
  private:
   std::string tokens_field_;
-  std::int64_t largest_id_;
+  std::int64_t max_id_;
   std::optional<DocumentForm> form_;
 };
 

@@ -21,19 +21,19 @@ namespace {
   throw InvalidArgument(fmt::format("stage \"{}\": {}", stage, what));
 }
 
-std::string least(std::string_view name, std::int64_t value, std::int64_t smallest) {
-  return value < smallest ? fmt::format("{} is {}; it is at least {}", name, value, smallest) : std::string();
+std::string min_fault(std::string_view name, std::int64_t value, std::int64_t min) {
+  return value < min ? fmt::format("{} is {}; it is at least {}", name, value, min) : std::string();
 }
 
-std::string within(std::string_view name, std::int64_t value, std::int64_t smallest, std::int64_t largest) {
-  if (value <= largest) return least(name, value, smallest);
-  return fmt::format("{} is {}; it must be at most {}", name, value, largest);
+std::string range_fault(std::string_view name, std::int64_t value, std::int64_t min, std::int64_t max) {
+  if (value <= max) return min_fault(name, value, min);
+  return fmt::format("{} is {}; it must be at most {}", name, value, max);
 }
 
 std::string fault_of(const Pack& pack) {
   const auto documents = pack.max_documents.value_or(1);
-  for (auto fault : {least("sequence", pack.sequence, 1), least("buffer", pack.buffer, 1),
-                     least("pad_to", pack.pad_to, 1), least("max_documents", documents, 1)}) {
+  for (auto fault : {min_fault("sequence", pack.sequence, 1), min_fault("buffer", pack.buffer, 1),
+                     min_fault("pad_to", pack.pad_to, 1), min_fault("max_documents", documents, 1)}) {
     if (!fault.empty()) return fault;
   }
   if (pack.sequence > std::numeric_limits<std::int32_t>::max()) {
@@ -55,7 +55,8 @@ std::string fault_of(const Pack& pack) {
 std::string fault_of(const BucketBatch& batch) {
   if (!batch.length) return "it has no function";
   if (!batch.size && !batch.max_tokens) return "it needs size or max_tokens";
-  for (auto fault : {least("size", batch.size.value_or(1), 1), least("max_tokens", batch.max_tokens.value_or(1), 1)}) {
+  for (auto fault :
+       {min_fault("size", batch.size.value_or(1), 1), min_fault("max_tokens", batch.max_tokens.value_or(1), 1)}) {
     if (!fault.empty()) return fault;
   }
   for (std::size_t i = 0; i < batch.boundaries.size(); ++i) {
@@ -85,30 +86,30 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
           [](const Source& s) { return std::string(s.items ? "" : "it has no item source"); },
           [&](const Map& s) {
             const auto fault = callable(s.function);
-            return fault.empty() ? within("threads", s.threads, 0, 1024) : fault;
+            return fault.empty() ? range_fault("threads", s.threads, 0, 1024) : fault;
           },
           [](const BucketBatch& s) { return fault_of(s); }, [&](const Interleave& s) { return fault_of(s, inputs); },
           [&](const Filter& s) { return callable(s.predicate); },
           [&](const FlatMap& s) { return callable(s.function); }, [&](const Transform& s) { return callable(s.open); },
-          [&](const Batch& s) { return least("size", s.size, 1); }, [](const Pack& s) { return fault_of(s); },
-          [&](const Shuffle& s) { return least("buffer", s.buffer, 1); },
-          [&](const Take& s) { return least("count", s.count, 0); },
-          [&](const Skip& s) { return least("count", s.count, 0); },
-          [&](const Repeat& s) { return least("times", s.times.value_or(0), 0); },
+          [&](const Batch& s) { return min_fault("size", s.size, 1); }, [](const Pack& s) { return fault_of(s); },
+          [&](const Shuffle& s) { return min_fault("buffer", s.buffer, 1); },
+          [&](const Take& s) { return min_fault("count", s.count, 0); },
+          [&](const Skip& s) { return min_fault("count", s.count, 0); },
+          [&](const Repeat& s) { return min_fault("times", s.times.value_or(0), 0); },
           [&](const Fork& s) {
-            const auto fault = within("branches", s.branches, 1, 1024);
-            return fault.empty() ? least("buffer", s.buffer, 1) : fault;
+            const auto fault = range_fault("branches", s.branches, 1, 1024);
+            return fault.empty() ? min_fault("buffer", s.buffer, 1) : fault;
           },
           [](const Cache& s) { return std::string(s.folder.empty() ? "it has no folder" : ""); },
-          [&](const Branch& s) { return least("index", s.index, 0); },
-          [&](const Prefetch& s) { return within("depth", s.depth, 1, 1 << 24); },
+          [&](const Branch& s) { return min_fault("index", s.index, 0); },
+          [&](const Prefetch& s) { return range_fault("depth", s.depth, 1, 1 << 24); },
           [](const auto&) { return std::string(); }},
       operation);
 }
 
 /// The number of inputs of an operation.
 struct Inputs {
-  std::size_t least, most;
+  std::size_t min, max;
   std::string_view text;
 };
 Inputs inputs_of(const Operation& operation) {
@@ -285,7 +286,7 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   Stage last{.name = name.empty() ? std::string(operation_name(operation)) : name, .operation = std::move(operation)};
   if (const auto fault = fault_of(last.operation, inputs.size()); !fault.empty()) throw_invalid(last.name, fault);
   const Inputs wanted = inputs_of(last.operation);
-  if (inputs.size() < wanted.least || inputs.size() > wanted.most) {
+  if (inputs.size() < wanted.min || inputs.size() > wanted.max) {
     throw_invalid(last.name, fmt::format("it has {} inputs, but needs {}", inputs.size(), wanted.text));
   }
   for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));

@@ -30,10 +30,10 @@ class Opened {
 
   Iterator& iterator() { return *iterator_; }
   const Counts& counts() const { return counts_; }
-  /// Returns the next items, at most `most` of them.
-  std::vector<Tree> items(std::size_t most = 1 << 20) {
+  /// Returns the next items, at most `max_items` of them.
+  std::vector<Tree> items(std::size_t max_items = 1 << 20) {
     std::vector<Tree> items;
-    while (items.size() < most) {
+    while (items.size() < max_items) {
       auto item = iterator_->next();
       if (!item) break;
       items.push_back(std::get<Tree>(std::move(*item)));
@@ -78,11 +78,11 @@ inline Map mapped_on_threads(std::function<std::int64_t(std::int64_t)> function)
 inline Filter kept(std::function<bool(std::int64_t)> predicate, OnError on_error = OnError::raise) {
   return {[predicate = std::move(predicate)](const Item& item) { return predicate(number_in(item)); }, on_error};
 }
-/// Replaces i by i % most items: 10 * i, 10 * i + 1, ...
-inline FlatMap several(std::int64_t most) {
-  return {[most](const Item& item) {
+/// Replaces i by i % max_items items: 10 * i, 10 * i + 1, ...
+inline FlatMap several(std::int64_t max_items) {
+  return {[max_items](const Item& item) {
     const auto i = number_in(item);
-    return range(10 * i, 10 * i + i % most)->open({}, {});
+    return range(10 * i, 10 * i + i % max_items)->open({}, {});
   }};
 }
 

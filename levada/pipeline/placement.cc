@@ -106,12 +106,12 @@ class Placing {
   /// For a graph without a dispatching process: returns the stage with the most predecessors among those that do not
   /// need other ranks.
   int largest_part() const {
-    int largest = -1, most = 0;
+    int largest = -1, max_before = 0;
     for (int stage = 0; stage < reach_.size(); ++stage) {
       if (needs_all_ranks(stage) || reach_.precedes<Repeat>(stage) || !reach_.can_cut_after(stage)) continue;
-      if (const int count = reach_.count_before(stage); count > most) {
+      if (const int count = reach_.count_before(stage); count > max_before) {
         largest = stage;
-        most = count;
+        max_before = count;
       }
     }
     if (largest >= 0) return largest;

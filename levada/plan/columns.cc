@@ -38,15 +38,15 @@ class ColumnPlanner {
     const auto bound = std::max(waiting_bound(demands_, &Work::first, ranks, max_tokens_),
                                 waiting_bound(demands_, &Work::second, ranks, max_tokens_));
     std::optional<Columns> best;
-    std::int64_t least = INT64_MAX;
+    std::int64_t min_waiting = INT64_MAX;
     for (std::size_t filled = 0; filled < std::min(count_, max_filled + 1); ++filled) {
       for (const std::int64_t excess : excesses) {
         // At most a thousandth is left to gain.
-        if (least - bound <= bound >> 10) return best;
+        if (min_waiting - bound <= bound >> 10) return best;
         if (auto columns = divide(filled, excess)) {
-          if (const auto waiting = waiting_of(*columns, demands_); waiting < least) {
+          if (const auto waiting = waiting_of(*columns, demands_); waiting < min_waiting) {
             best = std::move(columns);
-            least = waiting;
+            min_waiting = waiting;
           }
         }
         if (filled == 0) break;

@@ -147,21 +147,21 @@ class MicroFiller {
 SampleTimes::SampleTimes(std::span<const std::int64_t> tokens, const ContextBalance& balance)
     : num_sizes_(static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(balance.max_cp)))) {
   times_.reserve(tokens.size() * num_sizes_);
-  least_.reserve(tokens.size());
+  min_exponents_.reserve(tokens.size());
   for (const std::int64_t each : tokens) {
-    std::size_t least = num_sizes_;
+    std::size_t min_exponent = num_sizes_;
     for (std::size_t exponent = 0; exponent < num_sizes_; ++exponent) {
       const int size = 1 << exponent;
       const bool fits = padded_for(each, size) <= balance.max_tokens * size;
       times_.push_back(fits ? sequence_time(each, size, balance.cost) : does_not_fit);
-      if (fits) least = std::min(least, exponent);
+      if (fits) min_exponent = std::min(min_exponent, exponent);
     }
-    least_.push_back(least);
+    min_exponents_.push_back(min_exponent);
   }
 }
 
 std::size_t SampleTimes::smallest_within(std::size_t sample, std::int64_t limit) const {
-  std::size_t fastest = least_[sample];
+  std::size_t fastest = min_exponents_[sample];
   for (std::size_t exponent = fastest; exponent < num_sizes_; ++exponent) {
     if (at(sample, exponent) <= limit) return exponent;
     if (at(sample, exponent) < at(sample, fastest)) fastest = exponent;

@@ -34,8 +34,8 @@ class SampleTimes {
 
  private:
   std::size_t num_sizes_;
-  std::vector<std::int64_t> times_;  ///< by sample, then size
-  std::vector<std::size_t> least_;   ///< by sample, the exponent of the smallest block that has room
+  std::vector<std::int64_t> times_;         ///< by sample, then size
+  std::vector<std::size_t> min_exponents_;  ///< by sample, the exponent of the smallest block that has room
 };
 
 /// A block that is being filled.

@@ -22,16 +22,16 @@ using Micros = std::vector<std::vector<ContextBlock>>;
 /// Returns the mean computing time of a rank, or that of the longest sample on max_cp ranks if it is longer: no plan is
 /// faster, even with communication and micro-batches that take no time.
 std::int64_t computing_bound(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
-  WideSum sum = 0, most = 0;
+  WideSum sum = 0, max_sample_time = 0;
   for (const std::int64_t each : tokens) {
     const WideSum time = sequence_time(each, 1, balance.cost);
     sum += time;
-    most = std::max(most, time);
+    max_sample_time = std::max(max_sample_time, time);
   }
   constexpr WideSum too_long = WideSum{1} << 56;  // the planner multiplies it by small numbers
   if (sum >= too_long)
     throw InvalidArgument("the work of the step does not fit in 56 bits; make samples or costs smaller");
-  return static_cast<std::int64_t>(std::max(sum / ranks, most / balance.max_cp));
+  return static_cast<std::int64_t>(std::max(sum / ranks, max_sample_time / balance.max_cp));
 }
 
 /// Sorts micro-batches by their first samples.
@@ -55,7 +55,7 @@ class ContextPlanner {
     const auto sum = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
     fewest_micros_ = std::max<std::int64_t>(1, ceil_div(sum, ranks * balance.max_tokens));
     for (std::size_t sample = 0; sample < tokens.size(); ++sample) {
-      longest_time_ = std::max(longest_time_, times_->at(sample, times_->smallest_within(sample, 0)));
+      max_sample_time_ = std::max(max_sample_time_, times_->at(sample, times_->smallest_within(sample, 0)));
     }
   }
 
@@ -66,18 +66,18 @@ class ContextPlanner {
     std::optional<ContextPlan> best;
     for (const std::int64_t first :
          std::span(halves).first(num_micro == 1 || num_micro > few ? 1 : std::size(halves))) {
-      const auto least = 2 * bound_ / (2 * num_micro - 2 + first);
+      const auto min_limit = 2 * bound_ / (2 * num_micro - 2 + first);
       const auto try_excess = [&](std::int64_t excess) {
-        auto plan = divide_within(num_micro, (least + excess) * first / 2, least + excess);
+        auto plan = divide_within(num_micro, (min_limit + excess) * first / 2, min_limit + excess);
         const bool is_divided = plan.has_value();
         if (is_divided && (!best || time_of(*plan) < time_of(*best))) best = std::move(plan);
         return is_divided;
       };
-      auto excess = 1 + least / 512;
-      const auto most = 4 * bound_ + longest_time_;
-      while (!try_excess(excess) && excess < most) excess *= 2;
-      if (excess >= most) break;  // the limit is tokens, not time
-      for (auto step = excess / 4; step > least / 128; step /= 2) excess += try_excess(excess - step) ? -step : 0;
+      auto excess = 1 + min_limit / 512;
+      const auto max_excess = 4 * bound_ + max_sample_time_;
+      while (!try_excess(excess) && excess < max_excess) excess *= 2;
+      if (excess >= max_excess) break;  // the limit is tokens, not time
+      for (auto step = excess / 4; step > min_limit / 128; step /= 2) excess += try_excess(excess - step) ? -step : 0;
       if (best && is_good(*best)) break;
     }
     return best;
@@ -145,7 +145,7 @@ class ContextPlanner {
   std::int64_t bound_ = 0;
   std::int64_t fewest_micros_ = 1;     ///< lower bound
   std::int64_t num_micro_needed_ = 1;  ///< with which the samples fit, whatever their work
-  std::int64_t longest_time_ = 0;      ///< maximum over the samples of the least time on any block
+  std::int64_t max_sample_time_ = 0;   ///< maximum over the samples of the least time on any block
 };
 
 void check_samples(std::span<const std::int64_t> tokens, int ranks, const ContextBalance& balance) {
@@ -187,18 +187,18 @@ const ContextBlock& ContextPlan::at(int rank, int micro) const {
 
 void check_context(int ranks, const ContextBalance& balance) {
   if (ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", ranks));
-  constexpr std::int64_t most_tokens = std::int64_t{1} << 31, most_cost = std::int64_t{1} << 32;
-  if (balance.max_tokens < 1 || balance.max_tokens > most_tokens) {
+  constexpr std::int64_t tokens_limit = std::int64_t{1} << 31, cost_limit = std::int64_t{1} << 32;
+  if (balance.max_tokens < 1 || balance.max_tokens > tokens_limit) {
     throw InvalidArgument(fmt::format("max_tokens must be from 1 to 2^31, got {}", balance.max_tokens));
   }
   const auto& cost = balance.cost;
   for (const auto each :
        {cost.linear, cost.quadratic, cost.exchange_in_host, cost.exchange_between, cost.hop, cost.start}) {
-    if (each < 0 || each > most_cost) throw InvalidArgument(fmt::format("costs must be from 0 to 2^32, got {}", each));
+    if (each < 0 || each > cost_limit) throw InvalidArgument(fmt::format("costs must be from 0 to 2^32, got {}", each));
   }
-  constexpr int most_cp = 1 << 16;
+  constexpr int cp_limit = 1 << 16;
   const bool is_power =
-      balance.max_cp > 0 && balance.max_cp <= most_cp && std::has_single_bit(static_cast<unsigned>(balance.max_cp));
+      balance.max_cp > 0 && balance.max_cp <= cp_limit && std::has_single_bit(static_cast<unsigned>(balance.max_cp));
   if (!is_power || ranks % balance.max_cp != 0) {
     throw InvalidArgument(
         fmt::format("max_cp must be a power of two that divides the {} dp x cp ranks, so at most {}, got {}", ranks,
@@ -233,8 +233,8 @@ ContextPlan plan_context(std::span<const std::int64_t> tokens, int ranks, const 
   const auto consider = [&](std::optional<ContextPlan> plan) {
     if (plan && (!best || planner.time_of(*plan) < planner.time_of(*best))) best = std::move(plan);
   };
-  const auto most = static_cast<std::int64_t>(tokens.size()) / (ranks / balance.max_cp);
-  for (auto num_micro = planner.num_micro_needed(); num_micro <= most;
+  const auto max_num_micro = static_cast<std::int64_t>(tokens.size()) / (ranks / balance.max_cp);
+  for (auto num_micro = planner.num_micro_needed(); num_micro <= max_num_micro;
        num_micro += std::max<std::int64_t>(1, num_micro / 64)) {
     if (best && planner.bound_of(num_micro) >= planner.time_of(*best)) break;
     const bool is_found = best.has_value();

@@ -82,10 +82,10 @@ class Traffic {
   }
 
   static Load busiest(const std::vector<std::uint64_t>& amounts, int a_host, double seconds_each) {
-    const auto most = std::max_element(amounts.begin(), amounts.end());
-    return {.amount = *most,
-            .host = static_cast<int>(most - amounts.begin()) / a_host,
-            .seconds = static_cast<double>(*most) * seconds_each};
+    const auto max_at = std::max_element(amounts.begin(), amounts.end());
+    return {.amount = *max_at,
+            .host = static_cast<int>(max_at - amounts.begin()) / a_host,
+            .seconds = static_cast<double>(*max_at) * seconds_each};
   }
 
   const Cluster& cluster_;

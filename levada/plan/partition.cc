@@ -134,13 +134,13 @@ class Balancer {
     ByCost by_cost;
     for (std::size_t p = 0; p < parts_.size(); ++p) by_cost.emplace(level(parts_[p].load), p);
     while (budget_ > 0) {
-      const auto [most, dear] = *by_cost.rbegin();
-      if (most <= bound) break;
+      const auto [max_level, dear] = *by_cost.rbegin();
+      if (max_level <= bound) break;
       auto best = best_exchange(dear, by_cost, sizes);
-      if (has_runs && (!best || best->gain <= most >> 12)) consider_runs(dear, by_cost, best);
+      if (has_runs && (!best || best->gain <= max_level >> 12)) consider_runs(dear, by_cost, best);
       // A gain of less than 2^-24 is not worth the time.
-      if (!best || (most < too_full && best->gain <= most >> 24)) break;
-      by_cost.erase({most, dear});
+      if (!best || (max_level < too_full && best->gain <= max_level >> 24)) break;
+      by_cost.erase({max_level, dear});
       by_cost.erase({level(parts_[best->cheap].load), best->cheap});
       apply(dear, *best);
       by_cost.emplace(level(parts_[dear].load), dear);
@@ -267,13 +267,13 @@ class Balancer {
   /// Returns the best exchange of one item for one or none.
   std::optional<Exchange> best_exchange(std::size_t dear, const ByCost& by_cost, PartSizes sizes) {
     std::optional<Exchange> best;
-    const auto most = level(parts_[dear].load);
+    const auto max_level = level(parts_[dear].load);
     std::size_t tried = 0;
     for (const auto& [cost, cheap] : by_cost) {
       if (cheap == dear || tried++ == max_tried) break;
       consider(dear, cheap, sizes, best);
       // Half of the difference is the best possible gain, and nearly half is good enough.
-      if (best && best->gain >= (most - cost) / 2 - (most - cost) / 8) break;
+      if (best && best->gain >= (max_level - cost) / 2 - (max_level - cost) / 8) break;
     }
     return best;
   }
@@ -281,7 +281,7 @@ class Balancer {
   /// Replaces `best` if these two parts have a better exchange.
   void consider(std::size_t dear, std::size_t cheap, PartSizes sizes, std::optional<Exchange>& best) {
     const auto &from = parts_[dear], &to = parts_[cheap];
-    const auto most = level(from.load), gap = most - level(to.load);
+    const auto max_level = level(from.load), gap = max_level - level(to.load);
     const auto offer = [&](std::size_t given, std::size_t taken, std::size_t num_taken) {
       const auto moved = num_taken > 0 ? difference(loads_[given], loads_[to.items[taken]]) : loads_[given];
       const auto gain = gain_of(from, to, moved);
@@ -289,7 +289,7 @@ class Balancer {
     };
     // For a part that is too full, consider every item, not only those that would equalize the work.
     const auto size = static_cast<std::ptrdiff_t>(to.items.size());
-    const auto near = most < too_full ? reach : size;
+    const auto near = max_level < too_full ? reach : size;
     for (const auto given : from.items) {
       if (sizes == PartSizes::any && from.items.size() > min_items_) offer(given, 0, 0);
       // The best exchange moves half of the difference, so look around that.
@@ -308,12 +308,12 @@ class Balancer {
   /// Replaces `best` if a cheap part has a better run of items to exchange.
   void consider_runs(std::size_t dear, const ByCost& by_cost, std::optional<Exchange>& best) {
     if constexpr (!is_scalar) {
-      const auto most = level(parts_[dear].load);
+      const auto max_level = level(parts_[dear].load);
       std::size_t tried = 0;
       for (const auto& [cost, cheap] : by_cost) {
         if (cheap == dear || tried++ == max_tried_for_runs || run_budget_ == 0) break;
         consider_runs(dear, cheap, best);
-        if (best && best->gain >= (most - cost) / 4) break;
+        if (best && best->gain >= (max_level - cost) / 4) break;
       }
     }
   }
@@ -364,15 +364,15 @@ class Balancer {
   std::vector<std::size_t> order_;  ///< all items, the costliest first
 };
 
-/// Returns the ends of runs that cost at most `most`, each as long as possible; empty if `parts` such runs do not
+/// Returns the ends of runs that cost at most `max_cost`, each as long as possible; empty if `parts` such runs do not
 /// suffice.
-std::vector<std::size_t> cut(std::span<const std::int64_t> costs, std::size_t parts, std::int64_t most) {
+std::vector<std::size_t> cut(std::span<const std::int64_t> costs, std::size_t parts, std::int64_t max_cost) {
   std::vector<std::size_t> ends;
   std::size_t at = 0;
   for (std::size_t p = 0; p < parts; ++p) {
     const std::size_t stop = costs.size() - (parts - p - 1);  // one item for each later part
     std::int64_t sum = 0;
-    while (at < stop && costs[at] <= most - sum) sum += costs[at++];
+    while (at < stop && costs[at] <= max_cost - sum) sum += costs[at++];
     if (ends.empty() ? at == 0 : at == ends.back()) return {};
     ends.push_back(at);
   }

@@ -18,13 +18,13 @@ namespace {
 constexpr EnumName<Divide> divide_names[] = {{"deal", Divide::deal}, {"split", Divide::split}};
 
 std::string list_of_paths(const std::vector<Field>& fields) {
-  constexpr std::size_t most = 12;
+  constexpr std::size_t max_paths = 12;
   std::vector<std::string_view> paths;
   for (const Field& field : fields) {
-    if (paths.size() < most) paths.push_back(field.path);
+    if (paths.size() < max_paths) paths.push_back(field.path);
   }
   return fmt::format("{}{}", fields.empty() ? "nothing" : fmt::format("{}", fmt::join(paths, ", ")),
-                     fields.size() > most ? ", ..." : "");
+                     fields.size() > max_paths ? ", ..." : "");
 }
 
 void check_required(const std::vector<Field>& fields, const Layout& layout) {
@@ -85,8 +85,8 @@ class FieldParts {
     for (const auto& part : parts_) {
       if (part && part->region.element_count() > 0) made.push_back(&part->region);
     }
-    constexpr std::size_t most = 64;  // only this many are compared pairwise
-    made.resize(std::min(made.size(), most));
+    constexpr std::size_t max_compared = 64;  // only this many are compared pairwise
+    made.resize(std::min(made.size(), max_compared));
     for (std::size_t i = 0; i < made.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         if (overlap(*made[i], *made[j])) return false;

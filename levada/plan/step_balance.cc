@@ -29,16 +29,16 @@ struct Level {
 
 Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost& cost) {
   Level level;
-  LevelWork sum, most;
+  LevelWork sum, max_sample_work;
   for (const SampleSize& sample : samples) {
     const auto work = cost.of(sample);
     const auto& added =
         level.works.emplace_back(LevelWork{static_cast<double>(work.first), static_cast<double>(work.second)});
     sum += added;
-    most = {std::max(most.first, added.first), std::max(most.second, added.second)};
+    max_sample_work = {std::max(max_sample_work.first, added.first), std::max(max_sample_work.second, added.second)};
   }
   const LevelWork mean{sum.first / ranks, sum.second / ranks};
-  const LevelWork bound{std::max(mean.first, most.first), std::max(mean.second, most.second)};
+  const LevelWork bound{std::max(mean.first, max_sample_work.first), std::max(mean.second, max_sample_work.second)};
   if (bound.first > 0 && bound.second > 0) level.scale = bound.first / bound.second;
   for (LevelWork& work : level.works) work.second *= level.scale;
   level.bound = std::max(bound.first, bound.second * level.scale);
@@ -54,15 +54,15 @@ StepBalance balance_of_blocks(const StepPlan& plan, std::span<const SampleSize> 
   std::vector<double> by_rank(static_cast<std::size_t>(plan.ranks));
   StepBalance balance;
   for (int micro = 0; micro < plan.num_micro; ++micro) {
-    double most = 0;
+    double max_rank_time = 0;
     for (int rank = 0; rank < plan.ranks; ++rank) {
       std::vector<std::int64_t> lengths;
       for (const std::size_t item : plan.at(rank, micro)) lengths.push_back(tokens[item]);
       const auto time = static_cast<double>(micro_time(lengths, plan.cp_size_at(rank, micro), context.cost));
       by_rank[static_cast<std::size_t>(rank)] += time;
-      most = std::max(most, time);
+      max_rank_time = std::max(max_rank_time, time);
     }
-    balance.waiting += most;
+    balance.waiting += max_rank_time;
   }
   balance.busiest = std::ranges::max(by_rank);
   for (const double time : by_rank) balance.mean += time / plan.ranks;
@@ -108,14 +108,14 @@ StepBalance balance_of_ranks(const StepPlan& plan, std::span<const SampleSize> s
   StepBalance balance{.unbalanced = busiest_in_order(level, plan.ranks), .mean = level.mean};
   std::vector<LevelWork> by_rank(static_cast<std::size_t>(plan.ranks));
   for (int micro = 0; micro < plan.num_micro; ++micro) {
-    double most = 0;
+    double max_rank_work = 0;
     for (int rank = 0; rank < plan.ranks; ++rank) {
       LevelWork work;
       for (const std::size_t item : plan.at(rank, micro)) work += level.works[item];
-      most = std::max(most, work.worse());
+      max_rank_work = std::max(max_rank_work, work.worse());
       by_rank[static_cast<std::size_t>(rank)] += work;
     }
-    balance.waiting += most;
+    balance.waiting += max_rank_work;
   }
   for (const LevelWork& work : by_rank) balance.busiest = std::max(balance.busiest, work.worse());
   set_bounds(balance, plan, samples, options, level);

@@ -45,7 +45,7 @@ class CheapestTokens {
 
 struct Totals {
   std::int64_t work = 0, tokens = 0;
-  std::int64_t most = 0;  ///< work of the costliest sample
+  std::int64_t max_sample_work = 0;  ///< work of the costliest sample
 };
 
 Totals totals_of(std::span<const Demand> demands, std::int64_t Work::*part) {
@@ -53,7 +53,7 @@ Totals totals_of(std::span<const Demand> demands, std::int64_t Work::*part) {
   for (const Demand& demand : demands) {
     totals.work += demand.work.*part;
     totals.tokens += demand.tokens;
-    totals.most = std::max(totals.most, demand.work.*part);
+    totals.max_sample_work = std::max(totals.max_sample_work, demand.work.*part);
   }
   return totals;
 }
@@ -71,8 +71,8 @@ std::int64_t tokens_of_rank(std::int64_t max_tokens, std::int64_t num_micro) {
 
 std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                         std::int64_t max_of_rank) {
-  const auto [work, tokens, most] = totals_of(demands, part);
-  auto bound = std::max(ceil_div(work, ranks), most);
+  const auto [work, tokens, max_sample_work] = totals_of(demands, part);
+  auto bound = std::max(ceil_div(work, ranks), max_sample_work);
   // All tokens fit on the other ranks, so the mean of several samples is below the costliest one.
   if (Wide{max_of_rank} * (ranks - 1) >= tokens) return bound;
   std::vector<const Demand*> costliest;
@@ -85,26 +85,26 @@ std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*par
   for (std::int64_t j = 1; j <= count; ++j) {
     sum += costliest[static_cast<std::size_t>(j - 1)]->work.*part;
     held += costliest[static_cast<std::size_t>(j - 1)]->tokens;
-    auto least = INT64_MAX;
+    auto min_bound = INT64_MAX;
     for (std::int64_t k = std::max<std::int64_t>(1, ceil_div(held, max_of_rank)); k <= j; ++k) {
       const auto excess =
           static_cast<std::int64_t>(std::max(Wide{0}, Wide{tokens - held} - Wide{ranks - k} * max_of_rank));
-      least = std::min(least, ceil_div(sum + (excess > 0 ? cheapest.work_of(excess) : 0), k));
+      min_bound = std::min(min_bound, ceil_div(sum + (excess > 0 ? cheapest.work_of(excess) : 0), k));
     }
-    if (least != INT64_MAX) bound = std::max(bound, least);
+    if (min_bound != INT64_MAX) bound = std::max(bound, min_bound);
   }
   return bound;
 }
 
 std::int64_t waiting_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                            std::int64_t max_tokens) {
-  const auto [work, tokens, most] = totals_of(demands, part);
+  const auto [work, tokens, max_sample_work] = totals_of(demands, part);
   // The most work that all ranks together can have in one micro-batch: that of the samples with the most work per
   // token.
   const auto excess = static_cast<std::int64_t>(std::max(Wide{0}, Wide{tokens} - Wide{ranks} * max_tokens));
   const auto held = work - (excess > 0 ? CheapestTokens(demands, part).work_of(excess) : 0);
-  const auto beside = static_cast<std::int64_t>(std::min(Wide{ranks} * most, Wide{held}));
-  return std::max(ceil_div(work, ranks), most + ceil_div(work - beside, ranks));
+  const auto beside = static_cast<std::int64_t>(std::min(Wide{ranks} * max_sample_work, Wide{held}));
+  return std::max(ceil_div(work, ranks), max_sample_work + ceil_div(work - beside, ranks));
 }
 
 }  // namespace levada

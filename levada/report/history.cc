@@ -185,13 +185,13 @@ std::vector<std::vector<std::uint64_t>> memory_in_parts(const std::vector<Trace>
     std::uint64_t before = 0;
     for (std::size_t part = 0; part < parts; ++part) {
       const double end = begin + length * static_cast<double>(part + 1) / static_cast<double>(parts);
-      std::uint64_t most = 0;
+      std::uint64_t max_bytes = 0;
       const bool any = next != samples.end() && (static_cast<double>(next->time_ns) < end || part + 1 == parts);
       for (; next != samples.end() && (static_cast<double>(next->time_ns) < end || part + 1 == parts); ++next) {
-        most = std::max(most, next->bytes);
+        max_bytes = std::max(max_bytes, next->bytes);
         before = next->bytes;
       }
-      used.push_back(any ? most : before);
+      used.push_back(any ? max_bytes : before);
     }
   }
   return ranks;

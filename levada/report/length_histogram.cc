@@ -77,7 +77,7 @@ std::int64_t LengthHistogram::quantile(double share) const {
   return std::clamp(begin_of(bucket), shortest(), longest());
 }
 
-std::vector<LengthHistogram::Row> LengthHistogram::rows(std::size_t most) const {
+std::vector<LengthHistogram::Row> LengthHistogram::rows(std::size_t max_rows) const {
   if (count_ == 0) return {};
   std::vector<Row> rows;
   for (const auto& [parts, doublings] : {std::pair{8, 1}, {4, 1}, {2, 1}, {1, 1}, {1, 2}, {1, 4}, {1, 8}, {1, 64}}) {
@@ -87,7 +87,7 @@ std::vector<LengthHistogram::Row> LengthHistogram::rows(std::size_t most) const 
       const auto end = i + 1 < begins.size() ? begins[i + 1] - 1 : longest_;
       if (end >= shortest_ && begins[i] <= longest_) rows.push_back({begins[i], end, 0, 0});
     }
-    if (rows.size() <= most) break;
+    if (rows.size() <= max_rows) break;
   }
   rows.front().from = std::max(rows.front().from, shortest_);
   rows.back().to = std::min(rows.back().to, longest_);

@@ -28,8 +28,8 @@ class LengthHistogram {
   double mean() const { return count_ == 0 ? 0 : static_cast<double>(total_) / static_cast<double>(count_); }
   /// Returns the length that this share of the items does not exceed: exact below 32, otherwise within 1/32.
   std::int64_t quantile(double share) const;
-  /// Returns all lengths in rows that grow by a constant factor: the finest division into at most `most` >= 2 rows.
-  std::vector<Row> rows(std::size_t most) const;
+  /// Returns all lengths in rows that grow by a constant factor: the finest division into at most `max_rows` >= 2 rows.
+  std::vector<Row> rows(std::size_t max_rows) const;
 
   /// Returns one row per line: lengths, things, their share of the sum of all lengths, and a bar. `things`:
   /// "documents".

@@ -16,7 +16,7 @@ inline constexpr std::string_view magic{"MMIDIDX\0\0", 9};
 inline constexpr std::uint64_t version = 1;
 /// magic, version (u64), dtype (u8), number of sequences and of document indices (u64 each).
 inline constexpr std::size_t header_bytes = magic.size() + 8 + 1 + 8 + 8;
-inline constexpr std::int64_t longest_sequence = std::numeric_limits<std::int32_t>::max();
+inline constexpr std::int64_t max_sequence = std::numeric_limits<std::int32_t>::max();
 
 /// Codes start at 1.
 inline constexpr std::array dtype_codes = {dtypes::uint8, dtypes::int8,    dtypes::int16,   dtypes::int32,

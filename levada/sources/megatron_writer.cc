@@ -84,10 +84,10 @@ void MegatronWriter::append(std::span<const std::int32_t> tokens) {
 template <typename Token>
 void MegatronWriter::append_ids(std::span<const Token> tokens) {
   while (!tokens.empty()) {
-    if (sequence_tokens_ == megatron::longest_sequence) end_sequence();
+    if (sequence_tokens_ == megatron::max_sequence) end_sequence();
     if (buffered_ == buffer_.size()) flush();
     const auto room = std::min<std::size_t>((buffer_.size() - buffered_) / token_bytes_,
-                                            static_cast<std::size_t>(megatron::longest_sequence - sequence_tokens_));
+                                            static_cast<std::size_t>(megatron::max_sequence - sequence_tokens_));
     const auto now = tokens.first(std::min(tokens.size(), room));
     if (!store(now) && !options_.masks_loss) throw_out_of_range(now);
     buffered_ += now.size() * token_bytes_;

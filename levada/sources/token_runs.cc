@@ -6,7 +6,7 @@
 namespace levada {
 namespace {
 
-constexpr std::int64_t longest_run = std::numeric_limits<std::uint32_t>::max();
+constexpr std::int64_t max_run = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
@@ -22,10 +22,10 @@ void TokenRuns::add(std::uint64_t byte, std::int64_t tokens) {
     const auto length = last == nullptr ? 0 : std::int64_t{last->tokens[last->size - 1]};
     const bool follows =
         last != nullptr && byte == last->bytes[last->size - 1] + static_cast<std::uint64_t>(length) * token_bytes_;
-    if (!follows || length == longest_run) begin_run(byte);
+    if (!follows || length == max_run) begin_run(byte);
     auto& block = blocks_.back();
     auto& run = block.tokens[block.size - 1];
-    const auto added = std::min(tokens, longest_run - run);
+    const auto added = std::min(tokens, max_run - run);
     run += static_cast<std::uint32_t>(added);
     end_ += added;
     tokens -= added;

@@ -33,8 +33,8 @@ class TokenWriter {
   bool write_stored(std::string_view stored, bool is_signed) {
     const auto all =
         tokens_.is_narrow() ? write_as<std::int32_t, Unsigned>(stored) : write_as<std::int64_t, Unsigned>(stored);
-    const std::uint64_t most = std::numeric_limits<Unsigned>::max() >> (is_signed ? 1 : 0);
-    return (all & ~std::min(most, static_cast<std::uint64_t>(largest()))) == 0;
+    const std::uint64_t max_stored = std::numeric_limits<Unsigned>::max() >> (is_signed ? 1 : 0);
+    return (all & ~std::min(max_stored, static_cast<std::uint64_t>(largest()))) == 0;
   }
 
   /// The same for int32 numbers. A negative number is ~token: sets its label's loss mask to 0.

@@ -21,9 +21,9 @@ void put_shape(ByteWriter& writer, const Shape& shape) {
   for (const std::int64_t extent : shape) writer.put(extent);
 }
 
-Shape get_shape(ByteReader& reader, std::size_t most) {
+Shape get_shape(ByteReader& reader, std::size_t max_rank) {
   const std::size_t rank = reader.get<std::uint8_t>();
-  if (rank > most) reader.fail(fmt::format("a shape of {} dimensions", rank));
+  if (rank > max_rank) reader.fail(fmt::format("a shape of {} dimensions", rank));
   Shape shape;
   for (std::size_t dim = 0; dim < rank; ++dim) shape.push_back(reader.get<std::int64_t>());
   return shape;

@@ -14,7 +14,7 @@ DType get_dtype(ByteReader& reader);
 
 /// Writes the rank as one byte, then the extents.
 void put_shape(ByteWriter& writer, const Shape& shape);
-/// Reads a shape. Throws CorruptMessage for more than `most` dimensions. Does not check the extents.
-Shape get_shape(ByteReader& reader, std::size_t most = Shape::max_rank);
+/// Reads a shape. Throws CorruptMessage for more than `max_rank` dimensions. Does not check the extents.
+Shape get_shape(ByteReader& reader, std::size_t max_rank = Shape::max_rank);
 
 }  // namespace levada

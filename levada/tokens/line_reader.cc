@@ -10,8 +10,8 @@ constexpr std::size_t line_piece_bytes = std::size_t{256} << 10;
 
 }  // namespace
 
-LineReader::LineReader(ByteStream& stream, std::uint64_t longest, std::size_t padding)
-    : stream_(stream), max_line_bytes_(longest), padding_(padding), buffer_(line_piece_bytes) {}
+LineReader::LineReader(ByteStream& stream, std::uint64_t max_bytes, std::size_t padding)
+    : stream_(stream), max_line_bytes_(max_bytes), padding_(padding), buffer_(line_piece_bytes) {}
 
 bool LineReader::read_more() {
   const auto kept = held_ - at_;

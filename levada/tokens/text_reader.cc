@@ -175,9 +175,9 @@ int leading_json_lines(const std::string& path) {
   if (is_url(path)) return 0;
   std::ifstream file(path, std::ios::binary);
   const auto line = [&]() -> std::optional<std::string> {
-    constexpr std::size_t longest = max_line_bytes;
+    constexpr std::size_t max_bytes = max_line_bytes;
     std::string read;
-    for (char c = 0; read.size() < longest && file.get(c) && c != '\n';) read += c;
+    for (char c = 0; read.size() < max_bytes && file.get(c) && c != '\n';) read += c;
     constexpr std::string_view blank = " \t\r";
     const auto begin = read.find_first_not_of(blank);
     if (begin == read.npos) return std::nullopt;

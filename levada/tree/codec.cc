@@ -287,10 +287,10 @@ std::optional<Schema> SchemaCache::find(std::uint64_t fingerprint) const {
 }
 
 void SchemaCache::add(const Schema& schema) {
-  constexpr std::size_t most = 64;
+  constexpr std::size_t max_schemas = 64;
   if (!schemas_.insert_or_assign(schema.fingerprint(), schema).second) return;
   order_.push_back(schema.fingerprint());
-  if (order_.size() <= most) return;
+  if (order_.size() <= max_schemas) return;
   schemas_.erase(order_.front());
   order_.erase(order_.begin());
 }

@@ -139,8 +139,8 @@ std::optional<Status> Forward::held_status() {
     if (!endpoint) return;
     for (Engine::Holder holder : endpoint.engine->holders(*endpoint.channel)) {
       if (ranks != nullptr) holder.rank = (*ranks)[static_cast<std::size_t>(holder.rank)];
-      const int held = holder.not_received + holder.leased, most = furthest.not_received + furthest.leased;
-      if (held > most || (held == most && holder.rank == own)) furthest = holder;
+      const int held = holder.not_received + holder.leased, max_held = furthest.not_received + furthest.leased;
+      if (held > max_held || (held == max_held && holder.rank == own)) furthest = holder;
     }
   };
   if (near_is_due_) look(near_, &near_ranks_);

@@ -25,11 +25,11 @@ constexpr Duration eager_for = microseconds(100), eager_for_pending = millisecon
 /// A waiting thread yields the core between polls only after nothing has moved for this long, because other threads'
 /// time slices are long compared with a short message.
 constexpr Duration yields_after = microseconds(20);
-constexpr Duration longest_pause = milliseconds(2), longest_pause_pending = microseconds(100);
+constexpr Duration max_pause = milliseconds(2), max_pause_pending = microseconds(100);
 /// Maximum number of polls between two readings of the clock, each of which takes as long as a poll.
 constexpr int max_polls_at_once = 8;
 /// Minimum sleep of the transport's own thread, which must not take a core from those that compute.
-constexpr Duration shortest_nap = microseconds(50);
+constexpr Duration min_nap = microseconds(50);
 /// How long the engine may take to send its last frame once all peers have closed, and the peers theirs once a group
 /// has ended for a cause.
 constexpr Duration grace = seconds(5);
@@ -86,9 +86,9 @@ void MpiTransport::run() {
       check_hosts();
     }
     // A waiting thread polls more often.
-    const bool is_polled = now - waited_at_.load() < 2 * longest_pause;
+    const bool is_polled = now - waited_at_.load() < 2 * max_pause;
     if (!is_polled) poll(now);
-    std::this_thread::sleep_for(is_polled ? 2 * longest_pause : std::max(pause(now), shortest_nap));
+    std::this_thread::sleep_for(is_polled ? 2 * max_pause : std::max(pause(now), min_nap));
   }
 }
 
@@ -104,13 +104,13 @@ Duration MpiTransport::pause(Clock::time_point now) const {
   const Duration quiet = now - moved_at_.load();
   const bool is_pending = is_pending_;
   if (quiet < (is_pending ? eager_for_pending : eager_for)) return Duration::zero();
-  return std::min(quiet / 8, is_pending ? longest_pause_pending : longest_pause);
+  return std::min(quiet / 8, is_pending ? max_pause_pending : max_pause);
 }
 
 Duration MpiTransport::progress() {
   if (is_over_) return Duration::max();
   const auto now = Clock::now();
-  const bool begins_to_wait = now - waited_at_.exchange(now) > 4 * longest_pause;
+  const bool begins_to_wait = now - waited_at_.exchange(now) > 4 * max_pause;
   if (begins_to_wait) moved_at_ = now;
   const Duration quiet = now - moved_at_.load();
   const int max_polls = quiet < eager_for ? max_polls_at_once : 1;
@@ -337,7 +337,7 @@ bool MpiTransport::has_left() {
   };
   while (!is_over_ && !std::all_of(peers_.begin(), peers_.end(), is_gone)) {
     if (deadline.expired()) return false;
-    std::this_thread::sleep_for(longest_pause);
+    std::this_thread::sleep_for(max_pause);
   }
   return true;
 }
@@ -355,7 +355,7 @@ void MpiTransport::wait_until_over(Duration leave_timeout) {
   const auto begin = Clock::now();
   Reminder reminder;
   while (thread_.joinable() && !has_ended_) {
-    std::this_thread::sleep_for(longest_pause);
+    std::this_thread::sleep_for(max_pause);
     const auto receiver = weak_receiver_.lock();
     if (!receiver) continue;
     const Duration waited = Clock::now() - begin;

@@ -134,10 +134,10 @@ std::vector<std::size_t> wait_readable(std::span<const int> sockets, Deadline de
   for (std::size_t i = 0; i < sockets.size(); ++i) polled[i] = {sockets[i], POLLIN, 0};
   while (true) {
     throw_if_stopped(stop);
-    const auto longest = stop.stop_possible() ? stop_check_interval : std::chrono::milliseconds(INT_MAX);
+    const auto max_wait = stop.stop_possible() ? stop_check_interval : std::chrono::milliseconds(INT_MAX);
     const auto left =
-        deadline.is_never() ? longest : std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    const int ms = static_cast<int>(std::min(left, longest).count());
+        deadline.is_never() ? max_wait : std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    const int ms = static_cast<int>(std::min(left, max_wait).count());
     const int ready = ::poll(polled.data(), polled.size(), ms);
     if (ready < 0 && errno != EINTR) {
       throw EngineError(fmt::format("cannot wait for starting ranks ({})", system_error("poll", errno)));

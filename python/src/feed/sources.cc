@@ -29,7 +29,7 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-constexpr std::size_t longest_message = std::size_t{64} << 10;
+constexpr std::size_t max_message_bytes = std::size_t{64} << 10;
 
 /// A Handoff whose items Python makes.
 struct PythonHandoff final : Handoff {
@@ -91,7 +91,7 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>, 
 /// Keeps the end of a long text, since the end of a traceback matters most.
 void fail(PythonHandoff& handoff, EscapedText given, bool is_argument) {
   auto text = std::move(given.utf8);
-  if (text.size() > longest_message) text = "..." + text.substr(text.size() - longest_message);
+  if (text.size() > max_message_bytes) text = "..." + text.substr(text.size() - max_message_bytes);
   handoff.fail(is_argument ? ErrorKind::invalid_argument : ErrorKind::source, std::move(text));
 }
 

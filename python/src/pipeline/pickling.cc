@@ -22,7 +22,7 @@ namespace levada::python {
 namespace {
 
 /// Smaller buffers are stored in the pickle, because a separate buffer costs more.
-constexpr Py_ssize_t smallest_buffer = 1024;
+constexpr Py_ssize_t min_buffer_bytes = 1024;
 
 /// The kind of Arrays that contain a torch tensor; 0 if all are returned as numpy's.
 constexpr int torch_arrays = 1;
@@ -90,7 +90,7 @@ class Sink {
   bool keep(nb::handle buffer) {
     Py_buffer view;
     if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_FULL_RO) != 0) throw nb::python_error();
-    const bool kept = view.len < smallest_buffer || PyBuffer_IsContiguous(&view, 'A') == 0;
+    const bool kept = view.len < min_buffer_bytes || PyBuffer_IsContiguous(&view, 'A') == 0;
     if (!kept) {
       packed.buffers.emplace_back(static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len));
       if (!objects) objects = {new std::vector<nb::object>(), DeleteWithGil()};
