@@ -143,8 +143,8 @@ class Bench {
     for (std::size_t i = 1; i <= batches.size(); ++i) {
       const std::size_t unit = i % batches.size();
       BlockMemory* memory = memories.empty() ? nullptr : &memories[unit];
-      Packed packed = outboxes_[unit].pack(batches[unit], portion[unit], {}, memory,
-                                           [this](std::size_t n) { return new_block(n); });
+      PackedMessage packed = outboxes_[unit].pack(batches[unit], portion[unit], {}, memory,
+                                                  [this](std::size_t n) { return new_block(n); });
       publish(*engine_, outboxes_[unit].channel(), std::move(packed.block), packed.bytes,
               Deadline::after(round_timeout), "benchmark");
     }

@@ -43,7 +43,7 @@ bool is_same_file(int fd, const std::string& path) {
 }
 
 /// The state of an existing partial file.
-enum class Found { nothing, in_use, of_another_user, no_file, stuck };
+enum class PartialState { nothing, in_use, of_another_user, no_file, stuck };
 
 bool is_own(const struct stat& status, const std::string& path) {
   if (status.st_uid == ::geteuid()) return true;
@@ -51,21 +51,23 @@ bool is_own(const struct stat& status, const std::string& path) {
   return own && status.st_uid == own->user;
 }
 
-/// Removes the partial file if no process is writing it, and then returns Found::nothing. Returns Found::stuck, with
-/// errno set, if that fails.
-Found remove_if_abandoned(const std::string& partial, bool of_any_user) {
+/// Removes the partial file if no process is writing it, and then returns PartialState::nothing. Returns
+/// PartialState::stuck, with errno set, if that fails.
+PartialState remove_if_abandoned(const std::string& partial, bool of_any_user) {
   const UniqueFd fd(::open(partial.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) {
-    if (errno == ENOENT) return Found::nothing;
-    return errno == ELOOP ? Found::no_file : errno == EACCES ? Found::of_another_user : Found::stuck;
+    if (errno == ENOENT) return PartialState::nothing;
+    return errno == ELOOP    ? PartialState::no_file
+           : errno == EACCES ? PartialState::of_another_user
+                             : PartialState::stuck;
   }
-  if (!S_ISREG(status.st_mode)) return Found::no_file;
-  if (!of_any_user && !is_own(status, partial)) return Found::of_another_user;
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return Found::in_use;
+  if (!S_ISREG(status.st_mode)) return PartialState::no_file;
+  if (!of_any_user && !is_own(status, partial)) return PartialState::of_another_user;
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return PartialState::in_use;
   // Its writer may have renamed it between the calls.
-  if (!is_same_file(fd.get(), partial)) return Found::nothing;
-  return ::unlink(partial.c_str()) == 0 || errno == ENOENT ? Found::nothing : Found::stuck;
+  if (!is_same_file(fd.get(), partial)) return PartialState::nothing;
+  return ::unlink(partial.c_str()) == 0 || errno == ENOENT ? PartialState::nothing : PartialState::stuck;
 }
 
 /// The names of partial files, for the signal handler. The handler cannot take a lock, so they are in static memory.
@@ -190,13 +192,13 @@ void AtomicFile::remove_stale() const {
     throw SourceError(fmt::format("cannot create {}: {} {}: remove it, or choose another name", path_, partial_, why));
   };
   switch (remove_if_abandoned(partial_, is_for_group())) {
-    case Found::nothing: return;
-    case Found::in_use:
+    case PartialState::nothing: return;
+    case PartialState::in_use:
       throw FileBusy(
           fmt::format("another process is writing {}: wait until it has finished, or choose another name", path_));
-    case Found::of_another_user: throw_blocked("belongs to another user"); break;
-    case Found::no_file: throw_blocked("is not a regular file"); break;
-    case Found::stuck: fail("create", errno);
+    case PartialState::of_another_user: throw_blocked("belongs to another user"); break;
+    case PartialState::no_file: throw_blocked("is not a regular file"); break;
+    case PartialState::stuck: fail("create", errno);
   }
 }
 

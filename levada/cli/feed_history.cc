@@ -22,12 +22,12 @@ constexpr std::string_view comparing = "comparing clocks";
 constexpr int max_round_trips = 10;
 
 /// The deadline and poll of a rank's waits.
-struct Waiting {
+struct WaitOptions {
   Deadline deadline;
   const std::function<void()>* poll;
 };
 
-void send(Engine& engine, Channel& channel, ByteView bytes, const Waiting& waiting, std::string_view what) {
+void send(Engine& engine, Channel& channel, ByteView bytes, const WaitOptions& waiting, std::string_view what) {
   Block block = allocate(engine, bytes.size(), waiting.deadline, what, {}, waiting.poll);
   std::copy(bytes.begin(), bytes.end(), block.memory().begin());
   publish(engine, channel, std::move(block), bytes.size(), waiting.deadline, what, waiting.poll);
@@ -46,7 +46,7 @@ struct ClockChannels {
 };
 
 /// Answers with the current time until rank 0 closes its channel.
-void answer_questions(Engine& engine, const Waiting& waiting, const ReadClock& now) {
+void answer_questions(Engine& engine, const WaitOptions& waiting, const ReadClock& now) {
   const ClockChannels channels(engine, engine.info().rank);
   while (receive(engine, *channels.questions, waiting.deadline, comparing, waiting.poll)) {
     send(engine, *channels.answers, encode_time(now()), waiting, comparing);
@@ -54,7 +54,7 @@ void answer_questions(Engine& engine, const Waiting& waiting, const ReadClock& n
 }
 
 /// Returns nothing if the rank has left.
-std::optional<std::int64_t> ask_for_shift(Engine& engine, const ClockChannels& channels, const Waiting& waiting,
+std::optional<std::int64_t> ask_for_shift(Engine& engine, const ClockChannels& channels, const WaitOptions& waiting,
                                           const ReadClock& now) {
   std::optional<report::RoundTrip> shortest;
   for (int i = 0; i < max_round_trips; ++i) {
@@ -94,7 +94,7 @@ TraceLog make_trace_log(int ranks) {
 std::vector<std::int64_t> clock_shifts(Engine& engine, Deadline deadline, const std::function<void()>* poll,
                                        const ReadClock& now) {
   const auto& info = engine.info();
-  const Waiting waiting{deadline, poll};
+  const WaitOptions waiting{deadline, poll};
   const auto host_of = [&](int rank) { return info.host_of.at(static_cast<std::size_t>(rank)); };
   if (info.rank != 0) {
     if (host_of(info.rank) != host_of(0)) answer_questions(engine, waiting, now);

@@ -112,15 +112,15 @@ std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, cons
   return static_cast<std::uint64_t>(std::min(whole, arguments.steps.value_or(whole)));
 }
 
-struct Fed {
+struct FeedOutcome {
   std::vector<report::FieldReport> fields;
   std::int64_t steps = 0;
   double seconds = 0, digest_seconds = 0;
 };
 
 /// Consumes all batches, as a training loop would.
-Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
-             StateKeeper& state) {
+FeedOutcome take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
+                     StateKeeper& state) {
   FieldDigests digests;
   std::int64_t done = 0;
   report::ProgressLine line("feeding", tell);
@@ -150,8 +150,8 @@ bool failed_together(const Feed& feed) {
 
 /// Takes all batches and saves the state. Also saves it if the feed failed on every rank together: all ranks have then
 /// used the same batches, so the state can be resumed.
-Fed take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
-                  StateKeeper& state) try {
+FeedOutcome take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
+                          StateKeeper& state) try {
   auto fed = take_all(feed, arguments, steps, tell, state);
   state.save();
   return fed;
@@ -166,7 +166,7 @@ std::vector<std::pair<std::string, int>> coordinates_of(const Mesh& mesh, int ra
   return coordinates;
 }
 
-report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, const Fed& fed) {
+report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, const FeedOutcome& fed) {
   const auto stats = feed.stats();
   report::RankReport report;
   report.rank = rank;
@@ -285,13 +285,13 @@ report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause c
   return report;
 }
 
-struct Gathered {
+struct GatheredReport {
   report::FeedReport report;
   std::vector<Trace> traces;  ///< by rank
 };
 
 /// Returns the report of all ranks on rank 0, empty on others. Collective.
-std::optional<Gathered> gather(const Run& run, const Feed& feed, const Fed& fed) {
+std::optional<GatheredReport> gather(const Run& run, const Feed& feed, const FeedOutcome& fed) {
   const auto mine = encode(rank_report(feed, run.job.mesh, run.engine.info().rank, fed));
   const auto reports = agree(run.engine, mine, run.deadline(), "gathering the report");
   std::vector<Trace> traces;
@@ -299,11 +299,11 @@ std::optional<Gathered> gather(const Run& run, const Feed& feed, const Fed& fed)
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
   for (const auto& each : reports) ranks.push_back(decode<report::RankReport>(each));
-  return Gathered{job_report(run, feed, feed.end()->cause, fed.steps, std::move(ranks)), std::move(traces)};
+  return GatheredReport{job_report(run, feed, feed.end()->cause, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
 /// Returns rank 0's part of the report, for when the other ranks cannot answer; nothing on other ranks.
-std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed& fed) {
+std::optional<GatheredReport> gather_alone(const Run& run, const Feed& feed, const FeedOutcome& fed) {
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
   for (int rank = 0; rank < run.engine.info().size; ++rank) {
@@ -312,11 +312,11 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed
   ranks.front() = rank_report(feed, run.job.mesh, 0, fed);
   std::vector<Trace> traces(ranks.size());
   traces.front() = run.log.trace();
-  return Gathered{job_report(run, feed, FeedEnd::Cause::failed, fed.steps, std::move(ranks)), std::move(traces)};
+  return GatheredReport{job_report(run, feed, FeedEnd::Cause::failed, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
 /// `error` is the reason for a failure of the feed; empty if it succeeded.
-void write_files(const Run& run, Gathered gathered, const std::string& error) {
+void write_files(const Run& run, GatheredReport gathered, const std::string& error) {
   std::vector<std::string> paths(run.arguments.paths.size());
   std::ranges::transform(run.arguments.paths, paths.begin(), shown_url);
   report::FeedHistory history{
@@ -331,7 +331,7 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
 /// Writes the report and trace of a failed feed. An error during that is only printed.
 void show_failure(const Run& run, const Feed& feed, const Error& error) {
   if (!run.arguments.history.wanted()) return;
-  const Fed fed{.fields = {}, .steps = feed.stats().batches, .seconds = seconds_since(run.begin)};
+  const FeedOutcome fed{.fields = {}, .steps = feed.stats().batches, .seconds = seconds_since(run.begin)};
   try {
     const bool together = failed_together(feed);
     auto gathered = together ? gather(run, feed, fed) : gather_alone(run, feed, fed);
@@ -385,7 +385,7 @@ std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engin
   StateKeeper state(
       *engine, {arguments.save_state, arguments.save_every, options.timeout},
       run.leads() ? StepCursor{data.corpus->cursor(data.start.first_sample), data.start.delayed}.encode() : Bytes());
-  std::optional<Gathered> gathered;
+  std::optional<GatheredReport> gathered;
   try {
     const auto fed = or_abort(
         *engine, [&] { return take_and_save(feed, arguments, steps_in_all(data, job, arguments), run.leads(), state); },

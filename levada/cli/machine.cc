@@ -173,7 +173,7 @@ Machine examine_machine() {
   machine.open_files = limit_of(RLIMIT_NOFILE).value_or(UINT64_MAX);
   machine.shmem_huge_pages = chosen_word(text_of(read, "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   machine.memory_files = gives_memory_files();
-  machine.pagemap_scan = yes_or(shm::WrittenPages(shm::WrittenPages::Way::scan).refusal());
+  machine.pagemap_scan = yes_or(shm::WrittenPages(shm::WrittenPages::Mode::scan).refusal());
   machine.copy_gb_s = measure_copy(1);
   const int usable = static_cast<int>(std::min<double>(machine.cores, machine.core_quota.value_or(machine.cores)));
   machine.host_copy_gb_s = measure_copy(std::clamp(usable, 1, 8));

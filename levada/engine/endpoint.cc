@@ -293,12 +293,12 @@ Woken Endpoint::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
   if (is_stopped()) return Woken::stopped;
   if (deadline.expired()) return Woken::timeout;
 
-  struct Sleeping {
+  struct SleepGuard {
     Endpoint& endpoint;
     Sleep sleep;
-    ~Sleeping() { endpoint.end_sleep(sleep); }
+    ~SleepGuard() { endpoint.end_sleep(sleep); }
   };
-  Sleeping sleeping{*this, begin_sleep(wanted)};
+  SleepGuard sleeping{*this, begin_sleep(wanted)};
   while (true) {
     observe(sleeping.sleep);
     if (is_ready(group, wanted)) return Woken::ready;

@@ -77,7 +77,7 @@ std::size_t IdTable::insert(std::string_view id, std::uint64_t hash) {
   return insert_at(free_slot(hash), id, hash);
 }
 
-IdTable::Found IdTable::find_or_insert(std::string_view id, std::uint64_t hash) {
+IdTable::FindResult IdTable::find_or_insert(std::string_view id, std::uint64_t hash) {
   grow_for_one_more();
   const std::size_t slot = slot_for(id, hash);
   if (slots_[slot] != 0) return {slots_[slot] - 1, false};

@@ -31,12 +31,12 @@ class IdTable {
   /// Inserts an id that the table lacks and returns its number, the next one. Throws as check_id() does, and beyond
   /// 2^32 ids or 1 TiB of them.
   std::size_t insert(std::string_view id, std::uint64_t hash);
-  struct Found {
+  struct FindResult {
     std::size_t number = 0;
     bool is_new = false;
   };
   /// Same as find(), followed by insert() if the table lacks the id, with a single lookup.
-  Found find_or_insert(std::string_view id, std::uint64_t hash);
+  FindResult find_or_insert(std::string_view id, std::uint64_t hash);
   /// Erases an id. The last id takes its number.
   void erase(std::size_t number);
   void reserve(std::size_t ids);

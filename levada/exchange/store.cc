@@ -182,11 +182,11 @@ void SampleStore::put(const SampleBatch& samples, Payload payload) {
     numbers.push_back(find_or_add(samples.ids()[i], hash64(as_bytes(samples.ids()[i]))));
     values.push_back(samples.values(i));
   }
-  struct Incoming {
+  struct ItemEntry {
     std::size_t sample, column;
     Entry entry;
   };
-  std::vector<Incoming> incoming;
+  std::vector<ItemEntry> incoming;
   std::vector<std::uint64_t> sizes;
   std::uint64_t bytes = bytes_;
   for (const std::string& key : samples.keys()) {
@@ -211,7 +211,7 @@ void SampleStore::put(const SampleBatch& samples, Payload payload) {
   }
   rollback.keep();
   for (std::size_t i = 0; i < samples.size(); ++i) put_values(numbers[i], std::move(values[i]));
-  for (Incoming& each : incoming) put_entry(each.sample, each.column, std::move(each.entry));
+  for (ItemEntry& each : incoming) put_entry(each.sample, each.column, std::move(each.entry));
 }
 
 void SampleStore::add(const SampleBatch& samples, Payload payload) {

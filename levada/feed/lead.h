@@ -23,7 +23,7 @@ class FeedLead {
   /// Returns whether a decision is still to be sent.
   bool has_news() const;
   /// Returns what blocked the last attempt to send.
-  const Blocked& blocked() const { return blocked_; }
+  const SendObstacle& blocked() const { return blocked_; }
   /// Returns the channels on which reports may still arrive.
   const std::vector<Channel*>& open_reports() const { return open_reports_; }
 
@@ -39,7 +39,7 @@ class FeedLead {
   std::optional<feed_protocol::Left> departure_sent_;
   std::int64_t granted_sent_ = 0;
   bool end_sent_ = false;
-  Blocked blocked_;
+  SendObstacle blocked_;
 };
 
 }  // namespace levada

@@ -194,7 +194,7 @@ void Lead::apply(const Ready& event) {
 }
 
 void Lead::compare(const Ready& event) {
-  auto& first = reported_.try_emplace(event.at.round, Reported{event.reader, event.division, {}}).first->second;
+  auto& first = reported_.try_emplace(event.at.round, FirstReport{event.reader, event.division, {}}).first->second;
   if (first.division != event.division) {
     end_before(
         event, first.reader, ErrorKind::invalid_argument,

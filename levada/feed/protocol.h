@@ -172,7 +172,7 @@ class Lead {
   /// rounds that every reader has sent complete a step.
   void settle();
   /// The first reports about a round, which the reports of other readers must match.
-  struct Reported {
+  struct FirstReport {
     int reader = 0;
     std::uint64_t division = 0;
     std::map<int, std::pair<int, UnitDigest>> units;  ///< by unit number: the first reader and its digest
@@ -189,9 +189,9 @@ class Lead {
   ReaderNames readers_;
   std::vector<FeedPosition> ready_;
   std::vector<std::optional<FeedEnd>> stopped_;
-  std::map<std::int64_t, Reported> reported_;  ///< for each round that not every reader has sent
-  std::optional<FeedEnd> difference_;          ///< the end caused by the first difference between readers
-  std::optional<StopAsked> stop_asked_;        ///< the first
+  std::map<std::int64_t, FirstReport> reported_;  ///< for each round that not every reader has sent
+  std::optional<FeedEnd> difference_;             ///< the end caused by the first difference between readers
+  std::optional<StopAsked> stop_asked_;           ///< the first
   std::optional<FeedEnd> end_;
   Departure departure_;
 };

@@ -44,7 +44,7 @@ class FeedReader {
     std::optional<std::int64_t> held;  ///< the round that waits for room
     int slow = -1;                     ///< the rank that has not made room
 
-    void add(const Blocked& blocked) {
+    void add(const SendObstacle& blocked) {
       if (blocked.room != nullptr) room.push_back(blocked.room);
       memory = blocked.memory;
     }

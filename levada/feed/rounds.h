@@ -37,7 +37,7 @@ class FeedRounds {
     const Portion* portion = nullptr;
     std::shared_ptr<const UnitBatch> batch;  ///< null once it is complete
     PendingMessage pending;
-    Packed packed;
+    PackedMessage packed;
 
     Channel& channel() const { return outbox->channel(); }
     /// Copies the remaining data, unless that has been done. Must be called before the next read().

@@ -59,7 +59,7 @@ FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audie
   return wiring;
 }
 
-Blocked try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event) {
+SendObstacle try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event) {
   const Bytes bytes = feed_protocol::encode(event);
   auto block = engine.try_allocate(bytes.size());
   if (!block) return {.memory = bytes.size()};
@@ -74,11 +74,11 @@ ReceivedEvent try_receive(Engine& engine, Channel& channel) {
   return {.event = feed_protocol::decode(received.message->bytes)};
 }
 
-Blocked Reporter::send(std::optional<feed_protocol::Event> event) {
+SendObstacle Reporter::send(std::optional<feed_protocol::Event> event) {
   const std::lock_guard lock(mutex_);
   if (event) waiting_.push_back(std::move(*event));
   for (; !waiting_.empty(); waiting_.erase(waiting_.begin())) {
-    if (const Blocked blocked = try_send(*wiring_.engine, channel(), waiting_.front())) return blocked;
+    if (const SendObstacle blocked = try_send(*wiring_.engine, channel(), waiting_.front())) return blocked;
   }
   return {};
 }

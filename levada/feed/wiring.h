@@ -43,7 +43,7 @@ struct FeedWiring {
 FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth);
 
 /// The obstacle to sending an event: no room in a channel, or no memory. Neither is set if the event was sent.
-struct Blocked {
+struct SendObstacle {
   Channel* room = nullptr;
   std::size_t memory = 0;
 
@@ -51,7 +51,7 @@ struct Blocked {
 };
 
 /// Sends an event if there is room and memory at the moment.
-Blocked try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
+SendObstacle try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
 /// Same meaning as levada::Received.
 struct ReceivedEvent {
   std::optional<feed_protocol::Event> event;
@@ -66,7 +66,7 @@ class Reporter {
   explicit Reporter(const FeedWiring& wiring) : wiring_(wiring) {}
   /// Queues `event` and sends, in order, what can be sent now. Returns the obstacle to the first event that remains. A
   /// reader never has more Ready events queued than there are rounds not yet granted.
-  Blocked send(std::optional<feed_protocol::Event> event);
+  SendObstacle send(std::optional<feed_protocol::Event> event);
   Channel& channel() const { return *wiring_.reports[static_cast<std::size_t>(wiring_.rank())]; }
 
  private:

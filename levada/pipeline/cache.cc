@@ -130,7 +130,7 @@ class CacheIterator final : public StageIterator {
     if (const auto missed = std::exchange(missed_, 0); missed > 0) input_->skip(missed);
   }
 
-  Saved saved() const override { return {file_ || missed_ > 0 ? std::vector<Tree>() : input_->entries(), {}}; }
+  SavedState saved() const override { return {file_ || missed_ > 0 ? std::vector<Tree>() : input_->entries(), {}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (file_) {
       if (num_inputs_ > file_->size()) own.fail(fmt::format("{} has {} items", path_, file_->size()));

@@ -152,7 +152,7 @@ class HoldingIterator : public StageIterator {
     return std::move(point.entries);
   }
 
-  Saved saved() const final {
+  SavedState saved() const final {
     if (restored_) return {list_in_cursor(restored_->cursor, stage().name), {{"skip", restored_->skip}}};
     if (!begun_) return {snapshot(held_positions()), {{"skip", 0}}};
     auto point = history_.at(made_);

@@ -25,7 +25,7 @@ class ForeignIterator : public StageIterator {
     return passed;
   }
   std::int64_t item_number() const override { return num_inputs_; }
-  Saved saved() const override { return {{}, {{"at", iterator_->save()}}}; }
+  SavedState saved() const override { return {{}, {{"at", iterator_->save()}}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (!before.empty()) own.fail("other entries precede it");
     iterator_->restore(own.at("at"));

@@ -12,9 +12,9 @@ namespace levada::pipeline {
 
 /// A queue of at most `buffer` items that some branch has taken and another has not. If branches are read on several
 /// threads, a branch that is ahead by the whole buffer waits for the slowest one, unless no thread could continue.
-class Forked {
+class ForkQueue {
  public:
-  Forked(GraphContextPtr context, int stage, StagePtr input)
+  ForkQueue(GraphContextPtr context, int stage, StagePtr input)
       : context_(std::move(context)), stage_(stage), source_(context_, stage, std::move(input)) {}
 
   /// `thread`: the number of the thread that pulls from the branch.
@@ -213,7 +213,7 @@ namespace {
 
 class BranchIterator final : public StageIterator {
  public:
-  BranchIterator(GraphContextPtr context, int stage, std::shared_ptr<Forked> fork, int thread)
+  BranchIterator(GraphContextPtr context, int stage, std::shared_ptr<ForkQueue> fork, int thread)
       : StageIterator(std::move(context), stage, nullptr),
         fork_(std::move(fork)),
         number_in_fork_(fork_->add(stage, thread)) {}
@@ -225,7 +225,7 @@ class BranchIterator final : public StageIterator {
   std::optional<Item> make() override {
     return pulled([this] { return fork_->next(number_in_fork_); });
   }
-  Saved saved() const override {
+  SavedState saved() const override {
     auto point = fork_->at(number_in_fork_);
     return {std::move(point.entries), {{"skip", point.skip}}};
   }
@@ -236,17 +236,17 @@ class BranchIterator final : public StageIterator {
     if (auto fork = std::exchange(fork_, nullptr)) fork->leave(number_in_fork_);
   }
 
-  std::shared_ptr<Forked> fork_;
+  std::shared_ptr<ForkQueue> fork_;
   int number_in_fork_;
 };
 
 }  // namespace
 
-std::shared_ptr<Forked> make_fork(const StagePlace& at) {
-  return std::make_shared<Forked>(at.builder.context(), at.stage, at.input());
+std::shared_ptr<ForkQueue> make_fork(const StagePlace& at) {
+  return std::make_shared<ForkQueue>(at.builder.context(), at.stage, at.input());
 }
 
-void finish_restore(Forked& fork) {
+void finish_restore(ForkQueue& fork) {
   fork.finish_restore();
 }
 

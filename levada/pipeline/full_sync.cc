@@ -99,7 +99,7 @@ class FullSyncIterator final : public StageIterator {
     }
   }
 
-  Saved saved() const override {
+  SavedState saved() const override {
     if (!source_) std::rethrow_exception(thrown_);
     auto point = source_->at(num_inputs_);
     return {std::move(point.entries), {{"skip", point.skip}}};

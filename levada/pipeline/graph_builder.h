@@ -11,7 +11,7 @@
 
 namespace levada::pipeline {
 
-class Forked;
+class ForkQueue;
 
 /// Opens the iterators of one pass over a graph, starting at its end.
 class GraphBuilder {
@@ -33,7 +33,7 @@ class GraphBuilder {
   StagePtr open(int stage, int thread);
   StagePtr open_source(int stage, Partition partition);
   /// Returns the shared state of a fork's branches.
-  std::shared_ptr<Forked> fork(int stage);
+  std::shared_ptr<ForkQueue> fork(int stage);
   /// Returns a new thread number. The caller has 0; each Prefetch gets one, and the branches of each fork share one.
   int new_thread() { return ++threads_; }
   const std::shared_ptr<PendingThreads>& pending_threads() const { return pending_threads_; }
@@ -42,8 +42,8 @@ class GraphBuilder {
   GraphContextPtr context_;
   OpenContext open_context_;
   Instead instead_;
-  std::map<int, std::shared_ptr<Forked>> forks_;
-  std::vector<std::shared_ptr<Forked>> made_forks_;  ///< inputs first
+  std::map<int, std::shared_ptr<ForkQueue>> forks_;
+  std::vector<std::shared_ptr<ForkQueue>> made_forks_;  ///< inputs first
   std::shared_ptr<PendingThreads> pending_threads_ = std::make_shared<PendingThreads>();
   int threads_ = 0;
 };
@@ -102,8 +102,8 @@ StagePtr make_given(const StagePlace& at, IteratorPtr iterator);
 /// Opens a stage whose items and failures are those of `iterator`.
 StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator);
 
-std::shared_ptr<Forked> make_fork(const StagePlace& at);
+std::shared_ptr<ForkQueue> make_fork(const StagePlace& at);
 /// Called once all stages have been restored, for a fork before the forks that feed it.
-void finish_restore(Forked& fork);
+void finish_restore(ForkQueue& fork);
 
 }  // namespace levada::pipeline

@@ -35,7 +35,7 @@ class MergingIterator : public StageIterator {
   std::vector<StagePtr> inputs_;
 
  private:
-  Saved saved() const final {
+  SavedState saved() const final {
     std::vector<Tree> inputs;
     for (const auto& input : inputs_) inputs.push_back(input->save());
     Fields own = {{"inputs", Tree::list(std::move(inputs))}};

@@ -62,7 +62,7 @@ class FlatMapIterator final : public StageIterator {
     });
   }
 
-  Saved saved() const override {
+  SavedState saved() const override {
     const bool inside = inner_ != nullptr || inner_cursor_;
     auto point = outer_.at(inside ? num_inputs_ - 1 : num_inputs_);
     Fields own = {{"skip", point.skip}};

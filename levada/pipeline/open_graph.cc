@@ -35,7 +35,7 @@ StagePtr GraphBuilder::open_source(int stage, Partition partition) {
   }
 }
 
-std::shared_ptr<Forked> GraphBuilder::fork(int stage) {
+std::shared_ptr<ForkQueue> GraphBuilder::fork(int stage) {
   auto& forked = forks_[stage];
   if (forked == nullptr) {
     forked = make_fork({*this, stage, new_thread()});

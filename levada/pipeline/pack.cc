@@ -78,7 +78,7 @@ class CutIterator final : public StageIterator {
 
   std::int64_t next_position() const { return held_.empty() ? num_inputs_ : held_.front().position; }
 
-  Saved saved() const override {
+  SavedState saved() const override {
     const auto from = next_position();
     auto point = source_.at(from);
     return {std::move(point.entries), {{"from", from}, {"skip", point.skip}, {"at", at_}}};

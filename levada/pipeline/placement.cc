@@ -35,9 +35,9 @@ std::optional<int> find_last_dispatched(const Reachability& reach) {
 }
 
 /// Places the stages of one graph.
-class Placing {
+class Placer {
  public:
-  Placing(const Graph& graph, bool ordered) : graph_(graph), reach_(graph), ordered_(ordered) {}
+  Placer(const Graph& graph, bool ordered) : graph_(graph), reach_(graph), ordered_(ordered) {}
 
   Placement run() {
     Placement placement;
@@ -240,7 +240,7 @@ std::string_view to_string(Role role) {
 Placement place(const Graph& graph, int workers, bool ordered) {
   if (workers < 0) throw InvalidArgument(fmt::format("a pipeline cannot have {} workers", workers));
   if (workers == 0) return {.role_of = std::vector<Role>(graph.stages().size(), Role::consumer)};
-  return Placing(graph, ordered).run();
+  return Placer(graph, ordered).run();
 }
 
 std::optional<int> last_dispatched(const Graph& graph) {

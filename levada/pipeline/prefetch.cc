@@ -102,7 +102,7 @@ class PrefetchIterator final : public StageIterator {
 
   Slot& slot_of(std::int64_t number) { return ring_[static_cast<std::size_t>(number % depth_)]; }
 
-  Saved saved() const override {
+  SavedState saved() const override {
     auto point = source_.at(num_inputs_);
     return {std::move(point.entries), {{"skip", point.skip}}};
   }

@@ -160,7 +160,7 @@ class RepeatIterator final : public StageIterator {
     }
   }
 
-  Saved saved() const override {
+  SavedState saved() const override {
     return {input_ == nullptr ? std::vector<Tree>() : input_->entries(), {{"pass", pass_}, {"any", any_}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {

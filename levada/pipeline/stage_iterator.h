@@ -104,11 +104,11 @@ class StageIterator : public Iterator {
     return passed;
   }
   /// The stage's own fields, and the entries of its inputs.
-  struct Saved {
+  struct SavedState {
     std::vector<Tree> before;
     Fields own;
   };
-  virtual Saved saved() const { return {input_->entries(), {}}; }
+  virtual SavedState saved() const { return {input_->entries(), {}}; }
   virtual void restore_saved(const CursorFields& own, std::span<const Tree> before);
   /// Called at the end, when the inputs are no longer needed.
   virtual void release() { input_.reset(); }

@@ -27,7 +27,7 @@ class PartTree {
   /// tokens. Returns the first one among equals.
   std::size_t find(std::int64_t max_tokens) const {
     if (nodes_[1].tokens > max_tokens) return emptiest();
-    Found best;
+    BestLeaf best;
     search(1, max_tokens, best);
     return best.leaf - width_;
   }
@@ -36,7 +36,7 @@ class PartTree {
   struct Node {
     std::int64_t cost = INT64_MAX, tokens = INT64_MAX;
   };
-  struct Found {
+  struct BestLeaf {
     std::int64_t cost = INT64_MAX;
     std::size_t leaf = 0;
   };
@@ -47,7 +47,7 @@ class PartTree {
     return node - width_;
   }
 
-  void search(std::size_t node, std::int64_t max_tokens, Found& best) const {
+  void search(std::size_t node, std::int64_t max_tokens, BestLeaf& best) const {
     if (nodes_[node].tokens > max_tokens || nodes_[node].cost >= best.cost) return;
     if (node >= width_) {
       best = {nodes_[node].cost, node};

@@ -101,7 +101,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     if (part_of(shape, ranks)[0] * ranks != shape[0]) {
       throw InvalidArgument(fmt::format("dim 0 of {} is not divisible by the {} ranks", shape.to_string(), ranks));
     }
-    const TensorSlabs::Filled filled{
+    const TensorSlabs::FillLevel filled{
         .open = largest(group.get(), dtype, [&](int key) { return bucketing_.open_bytes(key); }),
         .usual = largest(group.get(), dtype, [&](int key) { return usual_bytes_[static_cast<std::size_t>(key)]; })};
     const auto make = [&](std::size_t bytes) { return make_slab(group, bytes, Collective::reduce_scatter); };
@@ -356,9 +356,9 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     wait_for(bucket);
   }
 
-  using Launched = std::deque<std::shared_ptr<Bucket>>;
+  using BucketQueue = std::deque<std::shared_ptr<Bucket>>;
 
-  Launched::iterator oldest_of(const Engine* group) {
+  BucketQueue::iterator oldest_of(const Engine* group) {
     return std::ranges::find(launched_, group, [](const auto& bucket) { return bucket->group; });
   }
 
@@ -370,7 +370,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   /// Waits for a bucket. Its callbacks are then due.
-  void retire(Launched::iterator launched) {
+  void retire(BucketQueue::iterator launched) {
     wait_for(**launched);
     due_.push_back(std::move(*launched));
     launched_.erase(launched);
@@ -432,8 +432,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   std::vector<BucketKey> keys_;
   std::vector<std::shared_ptr<Bucket>> open_;  ///< by key; null, or without entries, if none is open
   std::vector<std::uint64_t> usual_bytes_;     ///< by key, size of its last bucket
-  Launched launched_;                          ///< in launch order, without those whose callbacks are due
-  Launched due_;                               ///< buckets whose callbacks are due, in launch order
+  BucketQueue launched_;                       ///< in launch order, without those whose callbacks are due
+  BucketQueue due_;                            ///< buckets whose callbacks are due, in launch order
   bool running_ = false;                       ///< whether a callback is running
   std::exception_ptr error_;
 };

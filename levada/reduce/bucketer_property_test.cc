@@ -69,7 +69,7 @@ struct Case {
   DType dtype;
   Shape shape;  ///< shape of a piece
   ReduceOp op = ReduceOp::sum;
-  enum class Way { list, strided_list, flat, padded, placed } way = Way::list;
+  enum class Mode { list, strided_list, flat, padded, placed } mode = Mode::list;
 };
 
 Shape whole_of(const Case& what, int ranks) {
@@ -79,7 +79,7 @@ Shape whole_of(const Case& what, int ranks) {
 }
 
 bool is_padded(const Case& what, int ranks) {
-  return what.way == Case::Way::padded && ranks > 1 && what.shape[0] > 0;
+  return what.mode == Case::Mode::padded && ranks > 1 && what.shape[0] > 0;
 }
 
 Case draw(std::mt19937 random) {
@@ -94,7 +94,7 @@ Case draw(std::mt19937 random) {
   if (drawn.dtype.code == dtypes::float32.code || drawn.dtype.code == dtypes::bfloat16.code) {
     drawn.op = random() % 2 == 0 ? ReduceOp::sum : ReduceOp::average;
   }
-  if (rank > 0) drawn.way = static_cast<Case::Way>(random() % 5);
+  if (rank > 0) drawn.mode = static_cast<Case::Mode>(random() % 5);
   return drawn;
 }
 
@@ -109,7 +109,7 @@ Bucketer::Handle enqueue(Bucketer& bucketer, const Handle& group, const Case& wh
                          Bucketer::Callback callback) {
   const int ranks = group->info().size;
   const int rank = group->info().rank;
-  if (what.way == Case::Way::list || what.way == Case::Way::strided_list) {
+  if (what.mode == Case::Mode::list || what.mode == Case::Mode::strided_list) {
     Shape stacked{ranks};
     for (const std::int64_t extent : what.shape) stacked.push_back(extent);
     const Tensor all = whole_input(what, n, rank, stacked);
@@ -119,7 +119,7 @@ Bucketer::Handle enqueue(Bucketer& bucketer, const Handle& group, const Case& wh
     for (int to = 0; to < ranks; ++to) {
       const TensorView piece(what.dtype, what.shape, all.bytes().data() + static_cast<std::size_t>(to) * bytes);
       pieces.push_back(piece);
-      if (what.way == Case::Way::list) continue;
+      if (what.mode == Case::Mode::list) continue;
       // The same elements, two apart in memory.
       kept.push_back(Tensor::zeros(what.dtype, {static_cast<std::int64_t>(2 * piece.element_count() + 1)}));
       const std::size_t size = what.dtype.bytes(1);
@@ -134,7 +134,7 @@ Bucketer::Handle enqueue(Bucketer& bucketer, const Handle& group, const Case& wh
   }
   Shape whole = whole_of(what, ranks);
   if (is_padded(what, ranks)) --whole[0];
-  Tensor to = what.way == Case::Way::placed ? bucketer.empty(group, what.dtype, whole) : Tensor();
+  Tensor to = what.mode == Case::Mode::placed ? bucketer.empty(group, what.dtype, whole) : Tensor();
   return bucketer.reduce_scatter(group, whole_input(what, n, rank, whole, std::move(to)), what.op, std::move(callback));
 }
 

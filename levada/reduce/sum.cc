@@ -178,12 +178,12 @@ enum class Format : std::uint8_t {
   f32_to_bf16,
 };
 
-struct Described {
+struct FormatSpec {
   Format format = Format::none;
   std::size_t numbers = 1;  ///< per element
 };
 
-Described describe(DType dtype) {
+FormatSpec describe(DType dtype) {
   if (dtype.lanes != 1) return {};
   const bool integer = dtype.code == dtypes::int8.code || dtype.code == dtypes::uint8.code;
   if (integer && dtype.bits == 8) return {Format::i8};

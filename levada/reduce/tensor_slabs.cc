@@ -9,7 +9,7 @@ std::size_t TensorSlabs::slab_bytes(std::size_t first, std::uint64_t filled, std
                                std::min<std::uint64_t>({Slab::message_bytes, capacity_, std::max(filled, usual)}));
 }
 
-std::shared_ptr<Slab> TensorSlabs::next(const Engine& group, DType dtype, std::size_t bytes, const Filled& filled,
+std::shared_ptr<Slab> TensorSlabs::next(const Engine& group, DType dtype, std::size_t bytes, const FillLevel& filled,
                                         const std::function<std::shared_ptr<Slab>(std::size_t)>& make) {
   const auto make_slab = [&](std::size_t size) {
     auto slab = make(size);

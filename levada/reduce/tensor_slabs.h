@@ -19,13 +19,13 @@ class TensorSlabs {
   explicit TensorSlabs(std::size_t capacity) : capacity_(capacity) {}
 
   /// The fill level of the buckets of a group and dtype.
-  struct Filled {
+  struct FillLevel {
     std::uint64_t open = 0;   ///< bytes in the open bucket
     std::uint64_t usual = 0;  ///< bytes of an earlier bucket
   };
   /// Returns the slab for the next tensor of a group and dtype. All tensors of a slab go to the same bucket if they are
   /// enqueued in the order in which they are made. `make`: returns a slab with room for that many bytes.
-  std::shared_ptr<Slab> next(const Engine& group, DType dtype, std::size_t bytes, const Filled& filled,
+  std::shared_ptr<Slab> next(const Engine& group, DType dtype, std::size_t bytes, const FillLevel& filled,
                              const std::function<std::shared_ptr<Slab>(std::size_t)>& make);
   /// Returns the slab in which a tensor was made, if its enter_next() would enter that tensor; else null.
   std::shared_ptr<Slab> find(const Engine& group, const TensorView& tensor) const;

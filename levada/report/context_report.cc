@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void add_to(std::optional<ContextReport::Way>& sum, double time, std::size_t micro_batches) {
+void add_to(std::optional<ContextReport::DivisionTotals>& sum, double time, std::size_t micro_batches) {
   if (!sum) return;
   sum->time += time;
   sum->micro_batches += static_cast<std::int64_t>(micro_batches);
@@ -26,7 +26,7 @@ void ContextReport::add(const std::vector<SampleSize>& sizes) {
   std::vector<std::int64_t> lengths;
   for (const SampleSize& size : sizes) lengths.push_back(size.tokens);
   const auto context = context_balance_of(by);
-  if (steps == 0) in_order = balanced = Way();
+  if (steps == 0) in_order = balanced = DivisionTotals();
   const auto fits = [&](std::int64_t each) { return padded_for(each, cp_size) <= by.max_tokens * cp_size; };
   holds_samples = holds_samples && std::ranges::all_of(lengths, fits);
   if (!holds_samples) in_order = balanced = std::nullopt;
@@ -64,7 +64,9 @@ double ContextReport::unit_seconds() const {
 
 std::string ContextReport::to_json() const {
   const auto seconds = [&](double time) { return time * unit_seconds(); };
-  const auto optional_seconds = [&](const std::optional<Way>& way) { return way ? Json(seconds(way->time)) : Json(); };
+  const auto optional_seconds = [&](const std::optional<DivisionTotals>& totals) {
+    return totals ? Json(seconds(totals->time)) : Json();
+  };
   Json json = {{"by", to_string(by)},
                {"wait", to_string(by.wait)},
                {"ranks", ranks},

@@ -15,7 +15,7 @@ namespace levada::report {
 /// Sums over the steps of some data.
 struct ContextReport {
   /// One way to divide steps.
-  struct Way {
+  struct DivisionTotals {
     double time = 0;  ///< in the unit of ContextCost
     std::int64_t micro_batches = 0;
   };
@@ -24,10 +24,10 @@ struct ContextReport {
   int ranks = 1;    ///< dp x cp ranks
   int cp_size = 1;  ///< ranks along cp in the mesh
   std::int64_t steps = 0, samples = 0, tokens = 0;
-  std::int64_t longest = 0;               ///< tokens of the longest sample
-  bool holds_samples = true;              ///< whether all samples fit micro-batches of the mesh's cp
-  std::optional<Way> in_order, balanced;  ///< with the mesh's cp; nothing if a step cannot be divided
-  Way dynamic;
+  std::int64_t longest = 0;                          ///< tokens of the longest sample
+  bool holds_samples = true;                         ///< whether all samples fit micro-batches of the mesh's cp
+  std::optional<DivisionTotals> in_order, balanced;  ///< with the mesh's cp; nothing if a step cannot be divided
+  DivisionTotals dynamic;
   double bound = 0;                            ///< lower bound of the time of `dynamic`
   std::map<int, std::int64_t> tokens_by_size;  ///< tokens by the number of ranks that share them
 

@@ -163,9 +163,9 @@ std::int64_t first_moment(const std::vector<Trace>& traces, const std::vector<Pi
 }
 
 /// The time at which each reader began to make its messages of each step.
-using Packed = std::map<std::pair<int, std::int64_t>, std::int64_t>;
-Packed packed_by(const std::vector<Trace>& traces) {
-  Packed packed;
+using PackTimes = std::map<std::pair<int, std::int64_t>, std::int64_t>;
+PackTimes packed_by(const std::vector<Trace>& traces) {
+  PackTimes packed;
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {
     for (const TraceSpan& span : traces[rank].spans) {
       const bool packs = span.thread == TraceThread::reader && span.kind == TraceKind::pack;

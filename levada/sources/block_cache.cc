@@ -92,7 +92,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
 
   void add(const Source& file) {
     const std::lock_guard lock(mutex_);
-    files_.emplace(&file, Announced());
+    files_.emplace(&file, LastAnnouncement());
   }
 
   /// Returns some of the bytes at `offset`; none only at the end of the file.
@@ -193,7 +193,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
 
   /// The last announcement for a file. A file is read in order if each announcement begins in or right after the
   /// previous one.
-  struct Announced {
+  struct LastAnnouncement {
     std::uint64_t end = 0;
     int in_order = 0;
   };
@@ -366,10 +366,10 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   Blocks blocks_;
   std::list<Key> used_;  ///< the most recently read first
   std::vector<std::uint64_t> free_slots_;
-  std::uint64_t slots_used_ = 0;              ///< slots used so far, including those that are free again
-  std::uint64_t ahead_ = 0;                   ///< number of blocks with is_ahead set
-  std::deque<Range> ranges_;                  ///< announced and not yet fetched
-  std::map<const Source*, Announced> files_;  ///< the open files
+  std::uint64_t slots_used_ = 0;                     ///< slots used so far, including those that are free again
+  std::uint64_t ahead_ = 0;                          ///< number of blocks with is_ahead set
+  std::deque<Range> ranges_;                         ///< announced and not yet fetched
+  std::map<const Source*, LastAnnouncement> files_;  ///< the open files
   int threads_ = 0;
   bool over_ = false;
 };

@@ -10,53 +10,53 @@
 namespace levada {
 namespace {
 
-struct Named {
+struct NamedDType {
   DType dtype;
   std::string_view name;
 };
 
 constexpr std::array known = {
-    Named{{0, 2}, "int2"},
-    Named{{0, 4}, "int4"},
-    Named{dtypes::int8, "int8"},
-    Named{dtypes::int16, "int16"},
-    Named{dtypes::int32, "int32"},
-    Named{dtypes::int64, "int64"},
-    Named{{1, 2}, "uint2"},
-    Named{{1, 4}, "uint4"},
-    Named{dtypes::uint8, "uint8"},
-    Named{dtypes::uint16, "uint16"},
-    Named{dtypes::uint32, "uint32"},
-    Named{dtypes::uint64, "uint64"},
-    Named{dtypes::float16, "float16"},
-    Named{dtypes::float32, "float32"},
-    Named{dtypes::float64, "float64"},
-    Named{dtypes::bfloat16, "bfloat16"},
-    Named{{5, 32}, "complex32"},
-    Named{dtypes::complex64, "complex64"},
-    Named{dtypes::complex128, "complex128"},
-    Named{dtypes::boolean, "bool"},
-    Named{dtypes::float8_e3m4, "float8_e3m4"},
-    Named{dtypes::float8_e4m3, "float8_e4m3"},
-    Named{dtypes::float8_e4m3b11fnuz, "float8_e4m3b11fnuz"},
-    Named{dtypes::float8_e4m3fn, "float8_e4m3fn"},
-    Named{dtypes::float8_e4m3fnuz, "float8_e4m3fnuz"},
-    Named{dtypes::float8_e5m2, "float8_e5m2"},
-    Named{dtypes::float8_e5m2fnuz, "float8_e5m2fnuz"},
-    Named{dtypes::float8_e8m0fnu, "float8_e8m0fnu"},
-    Named{dtypes::float6_e2m3fn, "float6_e2m3fn"},
-    Named{dtypes::float6_e3m2fn, "float6_e3m2fn"},
-    Named{dtypes::float4_e2m1fn, "float4_e2m1fn"},
+    NamedDType{{0, 2}, "int2"},
+    NamedDType{{0, 4}, "int4"},
+    NamedDType{dtypes::int8, "int8"},
+    NamedDType{dtypes::int16, "int16"},
+    NamedDType{dtypes::int32, "int32"},
+    NamedDType{dtypes::int64, "int64"},
+    NamedDType{{1, 2}, "uint2"},
+    NamedDType{{1, 4}, "uint4"},
+    NamedDType{dtypes::uint8, "uint8"},
+    NamedDType{dtypes::uint16, "uint16"},
+    NamedDType{dtypes::uint32, "uint32"},
+    NamedDType{dtypes::uint64, "uint64"},
+    NamedDType{dtypes::float16, "float16"},
+    NamedDType{dtypes::float32, "float32"},
+    NamedDType{dtypes::float64, "float64"},
+    NamedDType{dtypes::bfloat16, "bfloat16"},
+    NamedDType{{5, 32}, "complex32"},
+    NamedDType{dtypes::complex64, "complex64"},
+    NamedDType{dtypes::complex128, "complex128"},
+    NamedDType{dtypes::boolean, "bool"},
+    NamedDType{dtypes::float8_e3m4, "float8_e3m4"},
+    NamedDType{dtypes::float8_e4m3, "float8_e4m3"},
+    NamedDType{dtypes::float8_e4m3b11fnuz, "float8_e4m3b11fnuz"},
+    NamedDType{dtypes::float8_e4m3fn, "float8_e4m3fn"},
+    NamedDType{dtypes::float8_e4m3fnuz, "float8_e4m3fnuz"},
+    NamedDType{dtypes::float8_e5m2, "float8_e5m2"},
+    NamedDType{dtypes::float8_e5m2fnuz, "float8_e5m2fnuz"},
+    NamedDType{dtypes::float8_e8m0fnu, "float8_e8m0fnu"},
+    NamedDType{dtypes::float6_e2m3fn, "float6_e2m3fn"},
+    NamedDType{dtypes::float6_e3m2fn, "float6_e3m2fn"},
+    NamedDType{dtypes::float4_e2m1fn, "float4_e2m1fn"},
 };
 
-const Named* find(std::uint8_t code, std::uint8_t bits) {
+const NamedDType* find(std::uint8_t code, std::uint8_t bits) {
   for (const auto& entry : known) {
     if (entry.dtype.code == code && entry.dtype.bits == bits) return &entry;
   }
   return nullptr;
 }
 
-const Named* find(std::string_view name) {
+const NamedDType* find(std::string_view name) {
   for (const auto& entry : known) {
     if (entry.name == name) return &entry;
   }

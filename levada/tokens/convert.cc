@@ -33,11 +33,11 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
                                const ConvertOptions& options) {
   const auto dtype = options.dtype.value_or(token_dtype(options.tokenizer->vocabulary_size()));
   check_dtype(options, dtype);
-  struct Opened {
+  struct OpenFile {
     std::unique_ptr<File> file;
     FileIdentity before;
   };
-  std::vector<Opened> files;
+  std::vector<OpenFile> files;
   std::uint64_t total = 0;
   mode_t mode = readable_mode;
   const auto own = owner_of_new_files((std::filesystem::absolute(to).parent_path()).string());

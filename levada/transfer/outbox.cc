@@ -123,8 +123,8 @@ PendingMessage Outbox::prepare(const FlatTree& batch, const Portion& portion, st
   return pending;
 }
 
-Packed Outbox::complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
-                        CopyMode way) {
+PackedMessage Outbox::complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
+                               CopyMode way) {
   if (pending.with_schema) sent_.add(portion.schema);
   const auto memory = pending.block.memory();
   for (const std::size_t i : pending.to_copy) {

@@ -44,7 +44,7 @@ class BlockMemory final : public Memory {
 };
 
 /// A message that is ready to be published.
-struct Packed {
+struct PackedMessage {
   Block block;
   std::size_t bytes = 0;
 };
@@ -72,11 +72,11 @@ class Outbox {
                          const AllocateBlock& allocate);
   /// Completes a message. The caller must publish it, because this Outbox from then on assumes that the receivers have
   /// its schema. The other arguments are as in prepare().
-  Packed complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
-                  CopyMode way);
+  PackedMessage complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
+                         CopyMode way);
   /// Calls prepare() and complete(). For callers that do nothing in between that can fail and copy only this message.
-  Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
-              const AllocateBlock& allocate) {
+  PackedMessage pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
+                     const AllocateBlock& allocate) {
     return complete(prepare(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope,
                     copy_mode_for(portion.tensor_bytes));
   }

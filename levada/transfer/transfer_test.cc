@@ -34,8 +34,8 @@ class Loop {
     return BlockMemory([this](std::size_t bytes) { return allocate(*engine_, bytes, soon(), "test"); });
   }
   Inbox::Arrival send(const FlatTree& batch, const Portion& portion, BlockMemory* memory = nullptr) {
-    Packed packed = outbox_.pack(batch, portion, {}, memory,
-                                 [this](std::size_t bytes) { return allocate(*engine_, bytes, soon(), "test"); });
+    PackedMessage packed = outbox_.pack(
+        batch, portion, {}, memory, [this](std::size_t bytes) { return allocate(*engine_, bytes, soon(), "test"); });
     publish(*engine_, *channel_, std::move(packed.block), packed.bytes, soon(), "test");
     return inbox_.try_receive().value();
   }
@@ -190,7 +190,7 @@ TEST(Transfer, AnInterruptedMessageLeavesItsSchemaToTheNext) {
     EXPECT_THROW(static_cast<void>(outbox.prepare(batch, portion, 0, nullptr, interrupted)), std::runtime_error);
     static_cast<void>(outbox.prepare(batch, portion, 0, nullptr, give));
     for (int message = 0; message < 2; ++message) {
-      Packed packed = outbox.pack(batch, portion, {}, nullptr, give);
+      PackedMessage packed = outbox.pack(batch, portion, {}, nullptr, give);
       publish(*engine, *channel, std::move(packed.block), packed.bytes, soon(), "test");
       EXPECT_EQ(inbox.try_receive()->tree().tensor("x").shape(), (Shape{4}));
     }

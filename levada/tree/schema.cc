@@ -130,13 +130,13 @@ class Decoder {
 
   ByteReader in_;
   std::size_t nodes_ = 0;
-  struct Seen {
+  struct LeafRecord {
     LeafKind kind;
     DType dtype;
     std::uint8_t rank;
     bool is_alias;
   };
-  std::vector<Seen> leaves_;
+  std::vector<LeafRecord> leaves_;
 };
 
 // Builds the leaves' paths, once per schema.

@@ -16,7 +16,7 @@
 namespace levada::joined {
 
 /// The state that all groups of a rank share.
-struct Shared {
+struct SharedState {
   /// Returns when a group first saw the loss of `rank`, in the job's numbering. If none has seen it yet, records and
   /// returns the current time.
   Clock::time_point first_seen(int rank) {
@@ -61,7 +61,7 @@ class JoinedChannel final : public Channel {
   /// `forwarder`: the result of Route::forwarder(). `has_ended`: whether the group has ended for a cause.
   JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed,
                 Endpoints endpoints, int forwarder, std::shared_ptr<const std::atomic<bool>> has_ended,
-                std::shared_ptr<Shared> shared)
+                std::shared_ptr<SharedState> shared)
       : Channel(owner, from, std::move(to), window),
         sends(from == rank),
         receives(rank_in(this->to(), rank) >= 0),
@@ -113,7 +113,7 @@ class JoinedChannel final : public Channel {
   ForwarderWatch watch_;
   std::atomic<bool> is_sending_;
   const std::shared_ptr<const std::atomic<bool>> has_ended_;
-  std::shared_ptr<Shared> shared_;  ///< keeps the relay alive
+  std::shared_ptr<SharedState> shared_;  ///< keeps the relay alive
 };
 
 }  // namespace levada::joined

@@ -29,7 +29,7 @@ class JoinedEngine final : public Engine {
  public:
   /// `near_ranks`: this group's rank of each rank of `near`. `job_ranks`: the job's rank of each rank of this group.
   JoinedEngine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, std::vector<int> near_ranks,
-               std::vector<int> job_ranks, std::uint64_t key, std::shared_ptr<Shared> shared)
+               std::vector<int> job_ranks, std::uint64_t key, std::shared_ptr<SharedState> shared)
       : shared_(std::move(shared)),
         near_(std::move(near)),
         far_(std::move(far)),
@@ -186,16 +186,16 @@ class JoinedEngine final : public Engine {
   EndpointRef open_far(const Hop& hop, int window, ChannelOptions options);
 
   /// A wait's conditions by engine.
-  struct Wanted {
+  struct EngineConditions {
     std::vector<Channel*> near_receive, near_publish, far_receive, far_publish;
     bool is_ready = false;  ///< something can be published
   };
-  Wanted wanted_by(const WaitFor& conditions);
+  EngineConditions by_engine(const WaitFor& conditions);
   Woken wait_near(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
   Woken wait_for_both(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
 
   /// Destroyed last: other ranks must see this rank leave this group while the relay still forwards in other groups.
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<SharedState> shared_;
   const std::shared_ptr<Engine> near_, far_;
   const std::vector<int> near_ranks_, job_ranks_;
   const std::shared_ptr<StatusBoard> board_;
@@ -391,8 +391,8 @@ std::vector<Engine::Holder> JoinedEngine::holders(Channel& channel) {
 
 // ---- waiting
 
-JoinedEngine::Wanted JoinedEngine::wanted_by(const WaitFor& conditions) {
-  Wanted wanted;
+JoinedEngine::EngineConditions JoinedEngine::by_engine(const WaitFor& conditions) {
+  EngineConditions wanted;
   for (Channel* const channel : conditions.receive) {
     JoinedChannel& joined = received_here(*channel);
     (joined.receives_near() ? wanted.near_receive : wanted.far_receive).push_back(joined.receiving().channel.get());
@@ -431,7 +431,7 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
 }
 
 Woken JoinedEngine::wait_near(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll) {
-  const Wanted wanted = wanted_by(conditions);
+  const EngineConditions wanted = by_engine(conditions);
   return near_->wait({.receive = wanted.near_receive,
                       .publish = wanted.near_publish,
                       .allocate = conditions.allocate,
@@ -444,7 +444,7 @@ Woken JoinedEngine::wait_for_both(const WaitFor& conditions, Deadline deadline, 
   FarChanges::Alarm alarm(shared_->relay->changes(), *near_);
   while (true) {
     alarm.reset();
-    const Wanted wanted = wanted_by(conditions);
+    const EngineConditions wanted = by_engine(conditions);
     WaitFor near{.receive = wanted.near_receive, .publish = wanted.near_publish, .allocate = conditions.allocate};
     WaitFor far{.receive = wanted.far_receive};
     const bool is_ready = wanted.is_ready || near_->wait(near, Deadline::now()) == Woken::ready ||
@@ -487,7 +487,7 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_pt
   if (options.degree < 1) throw InvalidArgument(fmt::format("degree must be at least 1, got {}", options.degree));
   const auto changes = std::make_shared<FarChanges>();
   far->on_change([changes] { changes->notify(); });
-  auto shared = std::make_shared<Shared>();
+  auto shared = std::make_shared<SharedState>();
   shared->options = options;
   shared->relay = std::make_shared<Relay>(changes, options);
   return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),

@@ -283,7 +283,7 @@ void Relay::add(std::unique_ptr<Forward> forward) {
 void Relay::run() {
   while (true) {
     const std::uint64_t seen = changes_->count().count();
-    const Unfinished unfinished = advance_all();
+    const PendingForwards unfinished = advance_all();
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
@@ -294,14 +294,14 @@ void Relay::run() {
   }
 }
 
-Relay::Unfinished Relay::advance_all() {
+Relay::PendingForwards Relay::advance_all() {
   using Place = std::list<std::unique_ptr<Forward>>::iterator;
   std::vector<Place> places;
   {
     const std::lock_guard lock(mutex_);
     for (auto place = forwards_.begin(); place != forwards_.end(); ++place) places.push_back(place);
   }
-  Unfinished unfinished;
+  PendingForwards unfinished;
   std::list<std::unique_ptr<Forward>> over;  // outlives the lock
   for (const Place place : places) {
     const auto state = (*place)->advance();
@@ -319,7 +319,7 @@ Relay::Unfinished Relay::advance_all() {
   return unfinished;
 }
 
-void Relay::wait_near(const Unfinished& unfinished, std::uint64_t seen) {
+void Relay::wait_near(const PendingForwards& unfinished, std::uint64_t seen) {
   Engine& near = unfinished.blocked.front()->near();
   std::vector<Channel*> full;
   std::size_t bytes = 0;

@@ -181,14 +181,14 @@ class Relay {
  private:
   void run();
   void wake();
-  struct Unfinished {
+  struct PendingForwards {
     std::vector<Forward*> blocked;
     std::vector<Forward*> waiting;       ///< blocked, or waiting for room on the outgoing channel
     Duration longest = Duration::max();  ///< maximum time until one must be advanced again
   };
-  Unfinished advance_all();
+  PendingForwards advance_all();
   /// Waits until a blocked forward may advance, or the far engine has changed since `seen`.
-  void wait_near(const Unfinished& unfinished, std::uint64_t seen);
+  void wait_near(const PendingForwards& unfinished, std::uint64_t seen);
   /// Waits until all channels have ended. `lock` holds the mutex. Returns why the wait ended early, or an empty text.
   std::string wait_for_ends(std::unique_lock<std::mutex>& lock);
 

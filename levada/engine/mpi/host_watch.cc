@@ -107,7 +107,7 @@ std::size_t HostWatch::num_watched() {
   return watched_.size();
 }
 
-bool HostWatch::has_ended(Watched& watched, bool looks) {
+bool HostWatch::has_ended(WatchedHost& watched, bool looks) {
   pollfd it{.fd = watched.connection.get(), .events = 0};
   if (::poll(&it, 1, 0) > 0) return true;
   if (!looks) return false;
@@ -120,7 +120,7 @@ std::vector<HostWatch::Silence> HostWatch::silences() {
   const auto now = Clock::now();
   const bool looks = now >= next_look_;
   if (looks) next_look_ = now + interval_;
-  for (Watched& each : watched_) {
+  for (WatchedHost& each : watched_) {
     if (!each.connection || !has_ended(each, looks)) continue;
     const UniqueFd connection = std::move(each.connection);
     const int error = error_of(connection.get());

@@ -40,7 +40,7 @@ class HostWatch {
   std::vector<Silence> silences();
 
  private:
-  struct Watched {
+  struct WatchedHost {
     UniqueFd connection;  ///< empty once the connection has ended
     Address address{};    ///< address of the other end, which cannot be queried once the connection has ended
     std::vector<int> ranks;
@@ -50,7 +50,7 @@ class HostWatch {
   /// Returns whether a connection has ended, or should have: while this host's network interface accepts no packets,
   /// the kernel does not end connections, because probes that are not sent do not count. `looks`: whether an interval
   /// has passed. Two checks must agree, because probes need a moment after a machine was suspended. Requires mutex_.
-  bool has_ended(Watched& watched, bool looks);
+  bool has_ended(WatchedHost& watched, bool looks);
 
   const Secret secret_;
   const int rank_;
@@ -61,7 +61,7 @@ class HostWatch {
   std::mutex mutex_;  // guards the members below
   Duration silence_{}, interval_{};
   Clock::time_point next_look_{};
-  std::vector<Watched> watched_;
+  std::vector<WatchedHost> watched_;
   std::vector<Silence> silences_;
 };
 

@@ -10,11 +10,11 @@
 namespace levada::shm {
 
 struct ShmChannelState final : ChannelState {
-  struct Sent {
+  struct SentMessage {
     std::uint32_t slot = 0;
     std::uint32_t generation = 0;
   };
-  std::deque<Sent> outstanding;           ///< the last messages sent, from the first that not all receivers have
+  std::deque<SentMessage> outstanding;    ///< the last messages sent, from the first that not all receivers have
                                           ///< received
   std::atomic<bool> writes_much = false;  ///< whether this rank writes so much to private views that copies are
                                           ///< cheaper; thread-safe

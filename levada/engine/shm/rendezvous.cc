@@ -208,7 +208,7 @@ class Rendezvous {
         hellos_(static_cast<std::size_t>(size)),
         links_(static_cast<std::size_t>(size)) {}
 
-  Connected gather(const Options& options, Deadline deadline) {
+  StartConnections gather(const Options& options, Deadline deadline) {
     reserve_open_files(num_files_to_start(static_cast<int>(size())), "rank 0");
     const auto begin = Clock::now();
     Reminder reminder(first_reminder, options.remind);
@@ -418,7 +418,7 @@ class Search {
 
 }  // namespace
 
-Connected gather(int size, const MeetingPlace& place, const Options& options, Deadline deadline) {
+StartConnections gather(int size, const MeetingPlace& place, const Options& options, Deadline deadline) {
   Rendezvous meeting(size, place);
   try {
     return meeting.gather(options, deadline);
@@ -428,9 +428,9 @@ Connected gather(int size, const MeetingPlace& place, const Options& options, De
   }
 }
 
-Connected find(int rank, const MeetingPlace& place, const Options& options, Deadline deadline) {
+StartConnections find(int rank, const MeetingPlace& place, const Options& options, Deadline deadline) {
   try {
-    Connected connected;
+    StartConnections connected;
     connected.links.push_back(Search(rank, place).find(options, deadline));
     return connected;
   } catch (const Error& error) {

@@ -40,7 +40,7 @@ std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, co
   check_place(rank, size);
   check_links(rank, size, links);
   const LinkSide side = rank == 0 ? LinkSide::listener : LinkSide::caller;
-  Connected connected;
+  StartConnections connected;
   for (UniqueFd& link : links) {
     connected.links.push_back(link ? StartLink(std::move(link), side, std::nullopt) : StartLink());
   }
@@ -50,7 +50,8 @@ std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, co
 std::shared_ptr<Engine> meet(int rank, int size, const MeetingPlace& place, const Options& options) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(options.timeout);
-  Connected connected = rank == 0 ? gather(size, place, options, deadline) : find(rank, place, options, deadline);
+  StartConnections connected =
+      rank == 0 ? gather(size, place, options, deadline) : find(rank, place, options, deadline);
   return make_engine(start(rank, size, std::move(connected), options, deadline));
 }
 

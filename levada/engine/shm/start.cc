@@ -323,7 +323,8 @@ std::shared_ptr<ShmEndpoint> run(Side& side, Call call) {
 
 }  // namespace
 
-std::shared_ptr<ShmEndpoint> start(int rank, int size, Connected connected, const Options& options, Deadline deadline) {
+std::shared_ptr<ShmEndpoint> start(int rank, int size, StartConnections connected, const Options& options,
+                                   Deadline deadline) {
   std::shared_ptr<ShmEndpoint> member;
   if (rank == 0) {
     StartLeader ranks(std::move(connected.links), deadline, options.stop);

@@ -14,7 +14,7 @@ namespace levada::shm {
 
 /// The connections between rank 0 and the other ranks. `links` is as in join(). `hellos` holds the hellos received so
 /// far: one for each rank, or none.
-struct Connected {
+struct StartConnections {
   std::vector<StartLink> links;
   std::vector<Hello> hellos;
 };
@@ -26,13 +26,14 @@ constexpr std::size_t num_files_to_start(int size) {
 }
 
 /// Starts the ranks. Collective. When it returns, all ranks are alive and watch one another.
-std::shared_ptr<ShmEndpoint> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
+std::shared_ptr<ShmEndpoint> start(int rank, int size, StartConnections connected, const Options& options,
+                                   Deadline deadline);
 
 /// Called by meet() on rank 0. Returns links to all other ranks, with their hellos.
-Connected gather(int size, const MeetingPlace& place, const Options& options, Deadline deadline);
+StartConnections gather(int size, const MeetingPlace& place, const Options& options, Deadline deadline);
 /// Called by meet() on the other ranks. Returns a link to rank 0. Its ends have greeted each other, and rank 0 expects
 /// a hello next.
-Connected find(int rank, const MeetingPlace& place, const Options& options, Deadline deadline);
+StartConnections find(int rank, const MeetingPlace& place, const Options& options, Deadline deadline);
 
 /// How long rank 0 waits for late ranks after a failed start, to send them the failure.
 inline constexpr Duration time_for_late_ranks = std::chrono::seconds(5);

@@ -53,15 +53,15 @@ bool discard(std::span<std::byte> pages) {
 
 }  // namespace
 
-WrittenPages::WrittenPages(Way way)
-    : pagemap_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)), way_(way == Way::any ? Way::scan : way) {
+WrittenPages::WrittenPages(Mode mode)
+    : pagemap_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)), mode_(mode == Mode::any ? Mode::scan : mode) {
   if (!pagemap_) {
     refusal_ = system_error("/proc/self/pagemap", errno);
     return;
   }
   refusal_ = try_out();
-  if (refusal_.empty() || way != Way::any) return;
-  way_ = Way::pagemap;
+  if (refusal_.empty() || mode != Mode::any) return;
+  mode_ = Mode::pagemap;
   refusal_ = try_out();
 }
 
@@ -82,7 +82,7 @@ std::string WrittenPages::try_out() {
 }
 
 WrittenPages::Found WrittenPages::find(std::span<std::byte> memory) const {
-  return way_ == Way::scan ? scan(memory) : read(memory);
+  return mode_ == Mode::scan ? scan(memory) : read(memory);
 }
 
 WrittenPages::Found WrittenPages::scan(std::span<std::byte> memory) const {

@@ -15,12 +15,12 @@ namespace levada::shm {
 /// process that created it, not in forked children. Thread-safe.
 class WrittenPages {
  public:
-  enum class Way {
+  enum class Mode {
     any,      ///< first of the following that works
     scan,     ///< ioctl PAGEMAP_SCAN, from Linux 6.7 on
     pagemap,  ///< reading /proc/self/pagemap
   };
-  explicit WrittenPages(Way way = Way::any);
+  explicit WrittenPages(Mode mode = Mode::any);
 
   /// Returns why written pages cannot be found on this system; empty if they can.
   const std::string& refusal() const { return refusal_; }
@@ -37,7 +37,7 @@ class WrittenPages {
   Found read(std::span<std::byte> memory) const;
 
   UniqueFd pagemap_;
-  Way way_;
+  Mode mode_;
   std::string refusal_;
 };
 

@@ -32,7 +32,7 @@ class Mapped {
   Mapping shared_, view_;
 };
 
-class WrittenPagesBy : public testing::TestWithParam<WrittenPages::Way> {};
+class WrittenPagesBy : public testing::TestWithParam<WrittenPages::Mode> {};
 
 TEST_P(WrittenPagesBy, ShowTheFileAgainOnceDropped) {
   const WrittenPages written(GetParam());
@@ -57,8 +57,8 @@ TEST_P(WrittenPagesBy, AreFoundIfEverySecondPageIsWritten) {
   EXPECT_EQ(mapped.page(702), std::byte{2}) << "pages after the memory are unchanged";
 }
 
-INSTANTIATE_TEST_SUITE_P(, WrittenPagesBy, testing::Values(WrittenPages::Way::scan, WrittenPages::Way::pagemap),
-                         [](const auto& way) { return way.param == WrittenPages::Way::scan ? "Scan" : "Pagemap"; });
+INSTANTIATE_TEST_SUITE_P(, WrittenPagesBy, testing::Values(WrittenPages::Mode::scan, WrittenPages::Mode::pagemap),
+                         [](const auto& mode) { return mode.param == WrittenPages::Mode::scan ? "Scan" : "Pagemap"; });
 
 TEST(WrittenPages, ReportWhyTheyCannotBeFound) {
   rlimit before{};

@@ -98,7 +98,8 @@ std::optional<Block> BatchMemory::allocate(std::size_t bytes) const {
   }
 }
 
-std::shared_ptr<const void> Spent::later(const std::shared_ptr<Spent>& spent, std::shared_ptr<const void> owner) {
+std::shared_ptr<const void> DeferredOwners::later(const std::shared_ptr<DeferredOwners>& spent,
+                                                  std::shared_ptr<const void> owner) {
   const void* that = owner.get();
   return {that, [spent, owner = std::move(owner)](const void*) mutable {
             const std::lock_guard lock(spent->mutex_);
@@ -106,7 +107,7 @@ std::shared_ptr<const void> Spent::later(const std::shared_ptr<Spent>& spent, st
           }};
 }
 
-void Spent::clear() {
+void DeferredOwners::clear() {
   std::vector<std::shared_ptr<const void>> owners;
   {
     const std::lock_guard lock(mutex_);

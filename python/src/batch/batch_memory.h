@@ -61,10 +61,11 @@ class BatchMemory {
 };
 
 /// Owners whose destructors take the GIL, set aside by threads that should not wait for it. Thread-safe.
-class Spent {
+class DeferredOwners {
  public:
   /// Returns a stand-in for `owner`, which is set aside when the last copy of the result is destroyed.
-  static std::shared_ptr<const void> later(const std::shared_ptr<Spent>& spent, std::shared_ptr<const void> owner);
+  static std::shared_ptr<const void> later(const std::shared_ptr<DeferredOwners>& spent,
+                                           std::shared_ptr<const void> owner);
   /// Destroys the owners set aside. With the GIL.
   void clear();
 

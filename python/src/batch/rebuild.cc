@@ -48,15 +48,15 @@ FlatTree read_whole(Bytes message) {
 }
 
 /// Counts the nesting of messages, which untrusted bytes might nest deeper than the stack allows.
-class Within {
+class NestingGuard {
  public:
-  explicit Within(int& depth) : depth_(depth) {
+  explicit NestingGuard(int& depth) : depth_(depth) {
     if (depth_ == max_tree_depth) throw Unsupported(fmt::format("messages are nested {} deep", depth_));
     ++depth_;
   }
-  ~Within() { --depth_; }
-  Within(const Within&) = delete;
-  Within& operator=(const Within&) = delete;
+  ~NestingGuard() { --depth_; }
+  NestingGuard(const NestingGuard&) = delete;
+  NestingGuard& operator=(const NestingGuard&) = delete;
 
  private:
   int& depth_;
@@ -246,7 +246,7 @@ Rebuilder::~Rebuilder() = default;
 nb::object Rebuilder::rebuild(const FlatTree& batch) {
   libraries_.look_again();
   const auto recipe = recipe_of(batch);
-  const Within within(depth_);
+  const NestingGuard within(depth_);
   return BatchBuilder(*this, *recipe, batch.leaves).make(recipe->root);
 }
 

@@ -62,15 +62,15 @@ struct ContainsItself final : nb::builtin_exception {
 };
 
 /// Marks a container as being taken apart. Throws ContainsItself if it already is.
-class Opened {
+class ContainerGuard {
  public:
-  Opened(std::vector<PyObject*>& open, nb::handle container, const Path& path) : open_(open) {
+  ContainerGuard(std::vector<PyObject*>& open, nb::handle container, const Path& path) : open_(open) {
     if (std::ranges::find(open, container.ptr()) != open.end()) throw ContainsItself(path.text());
     open.push_back(container.ptr());
   }
-  ~Opened() { open_.pop_back(); }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
+  ~ContainerGuard() { open_.pop_back(); }
+  ContainerGuard(const ContainerGuard&) = delete;
+  ContainerGuard& operator=(const ContainerGuard&) = delete;
 
  private:
   std::vector<PyObject*>& open_;
@@ -100,7 +100,7 @@ Bytes bytes_of(nb::handle value) {
 class ToTree {
  public:
   ToTree(Allowed allowed, const BatchClasses& classes, BatchMemory* memory = nullptr,
-         std::shared_ptr<Spent> spent = nullptr)
+         std::shared_ptr<DeferredOwners> spent = nullptr)
       : allowed_(allowed), classes_(classes), memory_(memory), spent_(std::move(spent)) {}
 
   Tree root(nb::handle batch, const Path& path = {}) {
@@ -167,7 +167,7 @@ class ToTree {
         return placed;
       }
     }
-    return spent_ ? Tensor(view, Spent::later(spent_, tensor.owner())) : tensor;
+    return spent_ ? Tensor(view, DeferredOwners::later(spent_, tensor.owner())) : tensor;
   }
 
   /// Returns whether all keys are strings and integers, which need no class information.
@@ -180,7 +180,7 @@ class ToTree {
   }
 
   Tree dict(nb::handle value, const Path& path) {
-    const Opened opened(open_, value, path);
+    const ContainerGuard opened(open_, value, path);
     Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {}, .children = {}};
     nb::list values;
     for (const auto& [key, child] : nb::borrow<nb::dict>(value)) {
@@ -191,14 +191,14 @@ class ToTree {
   }
 
   Tree sequence(ContainerKind kind, nb::handle values, const Path& path) {
-    const Opened opened(open_, values, path);
+    const ContainerGuard opened(open_, values, path);
     return children({.kind = kind, .type_name = {}, .keys = {}, .children = {}}, values, {}, path);
   }
 
   /// Converts a value that is neither a leaf nor a plain container: an object of a class known to
   /// levada/batch/classes.py.
   Tree object(nb::handle value, const Path& path, char& mark) {
-    const Opened opened(open_, value, path);
+    const ContainerGuard opened(open_, value, path);
     const nb::object parts = classes_.take_apart(value, path.text(), static_cast<int>(allowed_));
     if (!parts.is_none()) {
       const auto form = nb::cast<std::string>(parts[0]);
@@ -255,7 +255,7 @@ class ToTree {
   Allowed allowed_;
   const BatchClasses& classes_;
   BatchMemory* memory_;
-  std::shared_ptr<Spent> spent_;
+  std::shared_ptr<DeferredOwners> spent_;
   std::optional<BatchMemory::Place> place_;
   std::vector<PyObject*> open_;  ///< containers being taken apart, outermost first
   int depth_ = 0;
@@ -326,7 +326,7 @@ nb::object from_message(ByteView message, Allowed allowed) {
 }
 
 Lent lend(nb::handle batch, Allowed allowed, BatchClasses& classes, BatchMemory* memory,
-          const std::shared_ptr<Spent>& spent) {
+          const std::shared_ptr<DeferredOwners>& spent) {
   classes.libraries.look_again();
   ToTree to(allowed, classes, memory, spent);
   auto tree = to.root(batch);

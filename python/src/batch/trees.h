@@ -55,6 +55,6 @@ struct Lent {
 /// Does the same as to_tree(). Tensors in a Block of `memory`, which may be null, are held only by that Block, not by
 /// Python objects; the owners of all others are set aside in `spent` when they end.
 Lent lend(nanobind::handle batch, Allowed allowed, BatchClasses& classes, BatchMemory* memory,
-          const std::shared_ptr<Spent>& spent);
+          const std::shared_ptr<DeferredOwners>& spent);
 
 }  // namespace levada::python

@@ -39,7 +39,7 @@ bool is_pickle(const Leaf& leaf) {
          std::equal(pickle_begin.begin(), pickle_begin.end(), bytes->begin());
 }
 
-std::optional<Handoff::Wanted> Handoff::wanted() {
+std::optional<Handoff::HandoffRequest> Handoff::wanted() {
   std::unique_lock lock(mutex_);
   while (true) {
     if (stop_ && stop_->expired()) return std::nullopt;
@@ -123,7 +123,7 @@ void Handoff::stop(Duration grace) {
   changed_.notify_all();
 }
 
-Handoff::Answer Handoff::ask(Wanted wanted) {
+Handoff::Answer Handoff::ask(HandoffRequest wanted) {
   {
     const std::lock_guard lock(mutex_);
     wanted_ = std::move(wanted);
@@ -163,7 +163,7 @@ std::optional<std::int64_t> Handoff::size() const {
 }
 
 template <typename T>
-std::optional<T> Handoff::expect(Wanted wanted) {
+std::optional<T> Handoff::expect(HandoffRequest wanted) {
   auto answer = ask(std::move(wanted));
   if (const auto* failure = std::get_if<Failure>(&answer)) throw_error(failure->kind, failure->message);
   if (std::holds_alternative<Abandoned>(answer)) throw ReadAbandoned();
@@ -237,7 +237,7 @@ std::vector<SampleSize> Handoff::sizes(std::int64_t first, std::int64_t count) {
 }
 
 Tree Handoff::gather(std::span<const std::int64_t> samples, Memory& memory) {
-  Wanted wanted;
+  HandoffRequest wanted;
   for (const auto sample : samples) wanted.gathered.push_back(sample - taken_);
   return adopt(expect<Item>(std::move(wanted)).value(), memory);
 }

@@ -56,7 +56,7 @@ class Handoff : public Source {
 
   /// A request to the making side: for the next item, for the sizes of items, for one item made of several of those, or
   /// for the last item again.
-  struct Wanted {
+  struct HandoffRequest {
     std::int64_t skipped = 0;            ///< items to skip first
     std::int64_t taken = 0;              ///< items to take and keep, for report_sizes()
     std::vector<std::int64_t> gathered;  ///< indexes into the items taken last, for one item made of them
@@ -64,7 +64,7 @@ class Handoff : public Source {
   };
   /// Called by the only making thread. Blocks until something is requested; returns nothing if there will be no further
   /// requests.
-  std::optional<Wanted> wanted();
+  std::optional<HandoffRequest> wanted();
   /// An item of an iterator.
   struct Item {
     Tree tree;
@@ -97,7 +97,7 @@ class Handoff : public Source {
   void set_memory(std::shared_ptr<BatchMemory> memory) { batch_memory_ = std::move(memory); }
   const std::shared_ptr<BatchMemory>& batch_memory() const { return batch_memory_; }
   /// Returns the Python objects that the reading thread no longer needs.
-  const std::shared_ptr<Spent>& spent() const { return spent_; }
+  const std::shared_ptr<DeferredOwners>& spent() const { return spent_; }
 
   /// Ends all requests after `grace`: wanted() returns nothing, and a read() that still waits is abandoned. May be
   /// called on any thread. Does nothing in a forked child, where the lock may be held by a thread that does not exist.
@@ -125,10 +125,10 @@ class Handoff : public Source {
   struct Abandoned {};
   using Answer = std::variant<Item, std::vector<SampleSize>, End, Failure, Abandoned>;
 
-  Answer ask(Wanted wanted);
+  Answer ask(HandoffRequest wanted);
   /// Returns the result of ask(), or nothing at the end. Throws if there is none.
   template <typename T>
-  std::optional<T> expect(Wanted wanted);
+  std::optional<T> expect(HandoffRequest wanted);
   /// Returns the tree of an item, and passes its memory on to `memory`.
   Tree adopt(Item item, Memory& memory) const;
   /// Throws InvalidArgument if a tensor does not have as many rows as the first one.
@@ -150,7 +150,7 @@ class Handoff : public Source {
   std::int64_t lacking_ = 0;  ///< samples of the last one
   std::int64_t taken_ = 0;    ///< first item of those that sizes() took last
   const std::string activity_;
-  const std::shared_ptr<Spent> spent_ = std::make_shared<Spent>();
+  const std::shared_ptr<DeferredOwners> spent_ = std::make_shared<DeferredOwners>();
   std::shared_ptr<BatchMemory> batch_memory_;
   Item prepared_;                         ///< used by the making side
   std::optional<LoaderState> state_;      ///< the last state given
@@ -161,7 +161,7 @@ class Handoff : public Source {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Wanted> wanted_;
+  std::optional<HandoffRequest> wanted_;
   std::function<void()> make_, stalled_, waiting_;
   std::optional<Answer> answer_;
   bool ended_ = false;

@@ -78,7 +78,7 @@ void report_sizes(PythonHandoff& handoff, const std::vector<Size>& all, const Gi
 }
 
 std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>, bool>> wanted(PythonHandoff& handoff) {
-  std::optional<Handoff::Wanted> wanted;
+  std::optional<Handoff::HandoffRequest> wanted;
   {
     const nb::gil_scoped_release released;
     wanted = handoff.wanted();

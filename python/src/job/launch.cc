@@ -44,13 +44,13 @@ namespace levada::python {
 namespace {
 
 /// Resources of this process that do not survive a fork: threads and shared memory.
-struct Kept {
+struct ProcessResources {
   std::mutex mutex;
   std::vector<std::weak_ptr<const void>> engines;
 };
 
-Kept& kept() {
-  static Kept of_this_process;
+ProcessResources& kept() {
+  static ProcessResources of_this_process;
   return of_this_process;
 }
 

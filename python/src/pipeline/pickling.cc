@@ -183,7 +183,7 @@ class PythonItemTraits::Pickler {
   Packed pack(std::span<const pipeline::Item> items) {
     know_reducers();
     auto& sink = *nb::inst_ptr<Sink>(sink_);
-    const Released released{sink, clear_memo_};
+    const ReleaseGuard released{sink, clear_memo_};
     if (SharedObjects().are_in(items)) pack_one_by_one(items, sink.packed.head);
     else dump_(list_of_objects(items));
     sink.packed.hold = std::move(sink.objects);
@@ -219,8 +219,8 @@ class PythonItemTraits::Pickler {
   }
 
   /// Releases what was pickled on destruction: the memo holds it, and after a failure the sink does too.
-  struct Released {
-    ~Released() {
+  struct ReleaseGuard {
+    ~ReleaseGuard() {
       sink.packed = {};
       sink.objects = nullptr;
       try {

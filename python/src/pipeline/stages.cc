@@ -109,18 +109,18 @@ class PythonIterator : public pipeline::Iterator {
   /// Releases the iterator and the objects that it holds.
   void drop() { opened_.reset(); }
   /// An iterator whose next item has the index `at`, and its state_dict() or None.
-  struct Opened {
+  struct OpenIterator {
     nb::object iterator, state_dict;
     std::int64_t at = 0;
   };
   /// Opens the iterable at `start`: at its state if it has one, otherwise at its item number or as close before it as
   /// possible.
-  virtual Opened make(const Position& start) = 0;
+  virtual OpenIterator make(const Position& start) = 0;
   nb::object rebuilt(const Bytes& state) const {
     return Rebuilder(allowed_in_states(allow_pickle_)).rebuild(pipeline::unpack_cursor(state));
   }
   /// Begins iteration at the state of `start`, or at the first item without a state.
-  Opened resumed(nb::handle iterable, const Position& start) const {
+  OpenIterator resumed(nb::handle iterable, const Position& start) const {
     if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
     return {.iterator = iterator_of(iterable),
             .state_dict = nb::getattr(iterable, "state_dict", nb::none()),
@@ -138,7 +138,7 @@ class PythonIterator : public pipeline::Iterator {
   std::int64_t open(std::int64_t items) {
     const auto restored = start_.num_outputs;
     start_.num_outputs += items;
-    opened_.reset(new Opened(make(start_)));
+    opened_.reset(new OpenIterator(make(start_)));
     auto& [iterator, state_dict, at] = *opened_;
     while (at < start_.num_outputs && next_of(iterator)) ++at;
     if (at >= restored) return at - restored;
@@ -175,7 +175,7 @@ class PythonIterator : public pipeline::Iterator {
 
   bool allow_pickle_;
   Position start_;
-  std::unique_ptr<Opened, DeleteWithGil> opened_;
+  std::unique_ptr<OpenIterator, DeleteWithGil> opened_;
 };
 
 class SourceIterator final : public PythonIterator {
@@ -184,7 +184,7 @@ class SourceIterator final : public PythonIterator {
       : PythonIterator(allow_pickle), open_(std::move(open)), open_context_(open_context), partition_(partition) {}
 
  private:
-  Opened make(const Position& start) override {
+  OpenIterator make(const Position& start) override {
     const nb::object state = start.state ? rebuilt(*start.state) : nb::none();
     const nb::tuple made =
         nb::cast<nb::tuple>(open_.get()(open_context_, partition_.index, partition_.count, start.num_outputs, state));
@@ -220,7 +220,7 @@ class MadeIterator final : public PythonIterator {
   MadeIterator(nb::object iterable, bool allow_pickle) : PythonIterator(allow_pickle), iterable_(std::move(iterable)) {}
 
  private:
-  Opened make(const Position& start) override { return resumed(iterable_.get(), start); }
+  OpenIterator make(const Position& start) override { return resumed(iterable_.get(), start); }
 
   Shared iterable_;
 };
@@ -271,7 +271,7 @@ class TransformIterator final : public PythonIterator {
   }
 
  private:
-  Opened make(const Position& start) override {
+  OpenIterator make(const Position& start) override {
     start_of_inputs_ = save_inputs();
     nb::list iterators;
     for (const auto& input : inputs_) iterators.append(nb::cast(input));
