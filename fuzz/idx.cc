@@ -12,7 +12,7 @@
 namespace {
 
 using Tokens = std::vector<std::int64_t>;
-constexpr std::int64_t most_tokens = 4096;
+constexpr std::int64_t max_tokens = 4096;
 
 void check(bool holds) {
   if (!holds) std::abort();
@@ -36,14 +36,14 @@ Tokens read(const levada::TokenFile& file, std::int64_t position, std::int64_t c
 
 void check_index(const levada::MegatronIndex& index, std::int64_t in_documents, std::uint64_t bin_bytes) {
   check(in_documents == index.tokens());
-  for (std::int64_t position = 0; position < std::min(index.tokens(), most_tokens); ++position) {
+  for (std::int64_t position = 0; position < std::min(index.tokens(), max_tokens); ++position) {
     const auto place = index.runs.find(position);
     check(place.tokens > 0 && place.byte + index.dtype.bytes(static_cast<std::size_t>(place.tokens)) <= bin_bytes);
   }
 }
 
 void check_reads(const levada::TokenFile& file) {
-  const auto count = std::min(file.contents().tokens, most_tokens);
+  const auto count = std::min(file.contents().tokens, max_tokens);
   if (count < 2) return;
   const auto all = read(file, 0, count);
   for (std::size_t i = 0; i < all.size(); ++i) {

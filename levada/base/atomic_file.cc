@@ -101,7 +101,7 @@ void set_owner(std::size_t slot, pid_t owner) {
 
 /// Does not return once a signal is ending the process, so that files that the handler has removed are not reported as
 /// errors.
-void stay_if_ending() {
+void block_if_ending() {
   while (is_ending) ::pause();
 }
 
@@ -109,7 +109,7 @@ void stay_if_ending() {
 std::size_t note_partial(const std::string& path) {
   const auto slot = take_slot(path);
   if (is_ending) set_owner(slot, 0);
-  stay_if_ending();
+  block_if_ending();
   return slot;
 }
 
@@ -144,7 +144,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
-  stay_if_ending();
+  block_if_ending();
   throw WriteFailed(error, fmt::format("cannot {} {}: {}", what, path_,
                                        error == ENOSPC ? "the disk is full, and nothing of it is left there"
                                                        : std::generic_category().message(error)));
@@ -258,7 +258,7 @@ void AtomicFile::rename_into_place() {
 
 void AtomicFile::publish(bool lasting) {
   if (!is_same_file(fd_.get(), partial_)) {
-    stay_if_ending();
+    block_if_ending();
     throw FileBusy(fmt::format("another process is writing {}", path_));
   }
   rename_into_place();

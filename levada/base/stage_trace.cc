@@ -59,7 +59,7 @@ StageTrace get_trace(ByteReader& reader) {
 
 /// Returns whether `next` continues `last`: both are of the same kind and in the same window, and the gap between them
 /// is at most 2 us or 1/32 of their total duration.
-bool goes_on(const StageSpan& last, const StageSpan& next) {
+bool continues(const StageSpan& last, const StageSpan& next) {
   const auto gap = next.begin_ns - last.end_ns();
   const bool same = last.duration_ns > 0 && last.work == next.work && last.other == next.other;
   return same && gap >= 0 && gap <= std::max<std::int64_t>(2000, (last.duration_ns + next.duration_ns) / 32) &&
@@ -108,7 +108,7 @@ void StageLog::add(const StageSpan& span) {
   const bool is_wait_of_stage = span.stage >= 0 && span.work != StageWork::item;
   if (is_wait_of_stage) return keep(span);  // waits of a stage are not joined across its items
   StageSpan& last = last_.at(static_cast<std::size_t>(span.stage + 1));
-  if (goes_on(last, span)) {
+  if (continues(last, span)) {
     last.duration_ns = span.end_ns() - last.begin_ns;
     last.waited_ns += span.waited_ns;
     last.items += span.items;

@@ -303,7 +303,7 @@ std::optional<GatheredReport> gather(const Run& run, const Feed& feed, const Fee
 }
 
 /// Returns rank 0's part of the report, for when the other ranks cannot answer; nothing on other ranks.
-std::optional<GatheredReport> gather_alone(const Run& run, const Feed& feed, const FeedOutcome& fed) {
+std::optional<GatheredReport> gather_local(const Run& run, const Feed& feed, const FeedOutcome& fed) {
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
   for (int rank = 0; rank < run.engine.info().size; ++rank) {
@@ -334,7 +334,7 @@ void show_failure(const Run& run, const Feed& feed, const Error& error) {
   const FeedOutcome fed{.fields = {}, .steps = feed.stats().batches, .seconds = seconds_since(run.begin)};
   try {
     const bool together = failed_together(feed);
-    auto gathered = together ? gather(run, feed, fed) : gather_alone(run, feed, fed);
+    auto gathered = together ? gather(run, feed, fed) : gather_local(run, feed, fed);
     if (gathered) write_files(run, std::move(*gathered), error.what());
     // The first rank that exits ends the others, so no rank exits before the files exist.
     if (together) agree(run.engine, {}, run.deadline(), "writing the report");

@@ -141,7 +141,7 @@ class Gather {
           begin = Clock::now();
         }
       } else if (!spin.yield()) {
-        if (!std::exchange(has_posted, true)) posted.post(missing_.front(), say_missing());
+        if (!std::exchange(has_posted, true)) posted.post(missing_.front(), missing_text());
         wait_for_first(reminder, deadline, explain, poll);
       }
     }
@@ -174,7 +174,7 @@ class Gather {
   }
 
   /// Names only the first missing ranks if there are many, because a status has room for few.
-  std::string say_missing() const {
+  std::string missing_text() const {
     constexpr std::size_t max_named = 32;
     const auto named = std::span(missing_).first(std::min(missing_.size(), max_named));
     return fmt::format("missing {} {}{}", missing_.size() == 1 ? "is rank" : "are ranks", fmt::join(named, ", "),
@@ -183,7 +183,7 @@ class Gather {
 
   std::string explain_missing(Duration waited) {
     const std::string text = explain_wait(engine_, what_, missing_.front(), waited);
-    return missing_.size() == 1 ? text : fmt::format("{}; {}", text, say_missing());
+    return missing_.size() == 1 ? text : fmt::format("{}; {}", text, missing_text());
   }
 
   Engine& engine_;

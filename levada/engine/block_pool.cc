@@ -196,14 +196,14 @@ std::optional<std::uint32_t> BlockPool::slot_at(const std::byte* data) const {
   return state_->arena.slot_at(offset);
 }
 
-void BlockPool::give_back(std::uint32_t slot) noexcept {
+void BlockPool::free_block(std::uint32_t slot) noexcept {
   if (!token_.valid()) return;
   const std::lock_guard lock(state_->mutex);
   poison(memory_of(state_->arena.block(slot)));
   state_->arena.free(slot);
 }
 
-void BlockPool::give_back(std::byte* data, std::size_t size) noexcept {
+void BlockPool::free_block(std::byte* data, std::size_t size) noexcept {
   if (!token_.valid()) return;
   poison({data, size});
   {

@@ -81,10 +81,10 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   std::optional<std::uint32_t> slot_at(const std::byte* data) const;
   /// Frees a block that was published (Block::release()) and that all receivers have released. Does not call on_free():
   /// the caller knows which threads to wake.
-  void give_back(std::uint32_t slot) noexcept;
+  void free_block(std::uint32_t slot) noexcept;
 
   /// Called by Block's destructor.
-  void give_back(std::byte* data, std::size_t size) noexcept override;
+  void free_block(std::byte* data, std::size_t size) noexcept override;
 
  private:
   struct State {

@@ -222,7 +222,7 @@ TEST(BlockPool, APublishedBlockStaysInUseUntilItsSlotIsReturned) {
   EXPECT_NE(slot, pool->slot_at(other.memory().data()).value());
   const std::byte* const data = block.release().data();
   EXPECT_EQ(pool->in_use(), 2 * page);
-  pool->give_back(slot);
+  pool->free_block(slot);
   EXPECT_EQ(pool->in_use(), page);
   EXPECT_EQ(pool->try_allocate(page)->memory().data(), data);
 }

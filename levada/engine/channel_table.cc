@@ -348,11 +348,11 @@ void ChannelTable::accept_opened(int from, const Notice& notice) {
   if (channel.announced || notice.window < 1) throw_corrupt("a channel announced twice or without a window");
   channel.announced = {from, notice};
   if (channel.is_open) expect_same_window(channel);
-  else learn_group(channel, notice.group);
+  else store_group(channel, notice.group);
 }
 
 /// Stores the group of an unopened channel; closes it if this rank has left the group.
-void ChannelTable::learn_group(ChannelState& channel, std::uint64_t group) {
+void ChannelTable::store_group(ChannelState& channel, std::uint64_t group) {
   channel.group = group;
   if (has_departed_ || membership_.has_left_oneself(group)) close_unopened(channel);
 }
@@ -361,7 +361,7 @@ void ChannelTable::accept_sender_closed(int from, const Notice& notice) {
   ChannelState& channel = channel_from(from, notice.key);
   channel.sender_closed = true;
   // A channel that was never announced may still be opened here, already ended.
-  if (!channel.is_open) learn_group(channel, notice.group);
+  if (!channel.is_open) store_group(channel, notice.group);
   forget_if_over(channel);
 }
 
@@ -385,7 +385,7 @@ void ChannelTable::accept_receiver_closed(int from, const Notice& notice) {
     if (channel.announced) throw_corrupt(another_ranks_channel);
     if (rank_in(channel.closed_early, from) >= 0) throw_corrupt(closed_twice);
     channel.closed_early.push_back(from);
-    learn_group(channel, notice.group);
+    store_group(channel, notice.group);
   }
   forget_if_over(channel);
 }

@@ -201,7 +201,7 @@ class ChannelTable {
   void accept_sender_closed(int from, const Notice& notice);
   void accept_received(int from, const Notice& notice);
   void accept_receiver_closed(int from, const Notice& notice);
-  void learn_group(ChannelState& channel, std::uint64_t group);
+  void store_group(ChannelState& channel, std::uint64_t group);
   void expect_same_window(const ChannelState& channel);
   void close_channels(const Group* group);
   void drop_arrived(ChannelState& channel);

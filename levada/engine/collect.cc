@@ -244,7 +244,7 @@ std::optional<std::string> raised_by(Engine& engine, int rank) {
 }
 
 void await_reason(Engine& engine, int rank, const std::function<void()>* poll) {
-  const auto deadline = Deadline::after(until_a_reason_comes);
+  const auto deadline = Deadline::after(reason_timeout);
   while (!raised_by(engine, rank) && !deadline.expired()) {
     engine.wait({.poll = poll}, Deadline::after(std::chrono::milliseconds(25)));
   }

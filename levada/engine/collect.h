@@ -100,9 +100,9 @@ class OperationStatus {
 
 /// How long a rank that finds that another has left waits for its reason. The other rank may be ending with an
 /// exception that had not been thrown yet when it left.
-inline constexpr Duration until_a_reason_comes = std::chrono::milliseconds(1500);
+inline constexpr Duration reason_timeout = std::chrono::milliseconds(1500);
 
-/// Waits for at most `until_a_reason_comes` for `rank`, which has left, to post an exception. Throws the group's cause
+/// Waits for at most `reason_timeout` for `rank`, which has left, to post an exception. Throws the group's cause
 /// if the group ends during the wait.
 void await_reason(Engine& engine, int rank, const std::function<void()>* poll = nullptr);
 

@@ -102,7 +102,7 @@ class ForeignHome final : public Block::Home {
  public:
   explicit ForeignHome(std::size_t bytes) : memory_(bytes) {}
   std::span<std::byte> memory() { return memory_; }
-  void give_back(std::byte*, std::size_t) noexcept override {}
+  void free_block(std::byte*, std::size_t) noexcept override {}
 
  private:
   Bytes memory_;

@@ -35,7 +35,7 @@ void Endpoint::expect_usable() const {
 
 void Endpoint::drain_and_refresh(Group& group) {
   drain();
-  carry_all();
+  flush_queued();
   refresh(group);
 }
 
@@ -51,7 +51,7 @@ void Endpoint::check_locked(Group& group) {
   group.check();
 }
 
-void Endpoint::carry_all() {
+void Endpoint::flush_queued() {
   while (table_.has_notices() || table_.has_endings() || table_.has_dropped()) {
     for (const AddressedNotice& addressed : table_.take_notices()) carry(addressed);
     for (const Ending& ending : table_.take_endings()) {
@@ -80,7 +80,7 @@ void Endpoint::enter(Group& group) {
   expect_usable();
   const Lock lock(*this);
   drain();
-  carry_all();
+  flush_queued();
   table_.enter(group);
 }
 
@@ -88,18 +88,18 @@ void Endpoint::leave(Group& group) noexcept {
   if (!is_usable()) return;
   const Lock lock(*this);
   drain();  // so that messages that no rank receives are given back
-  carry_all();
+  flush_queued();
   forget_status(group);
   if (table_.group(group.key()) == &group && table_.num_groups() == 1) table_.depart();
   else table_.leave(group);
-  carry_all();
+  flush_queued();
 }
 
 void Endpoint::abort(Group& group, std::string_view reason, ErrorKind kind) noexcept {
   if (!is_usable()) return;
   const Lock lock(*this);
   drain();
-  carry_all();
+  flush_queued();
   table_.refresh(group);
   if (group.aborted) return;  // all members know already, and a medium has room for few aborts
   const Ending ending{
@@ -120,7 +120,7 @@ std::shared_ptr<ChannelState> Endpoint::open(Group& group, std::uint64_t key, in
   auto channel = table_.open(group, key, from, to, window);
   channel->landing = std::move(options.landing);
   channel->must_be_closed = options.must_be_closed;
-  carry_all();
+  flush_queued();
   return channel;
 }
 
@@ -131,7 +131,7 @@ void Endpoint::close(ChannelState& channel, End end) noexcept {
   if (!is_open) return;
   drain();  // so that messages that no rank receives are given back
   table_.close(channel, end);
-  carry_all();
+  flush_queued();
   notify(&channel);
 }
 
@@ -141,7 +141,7 @@ void Endpoint::release(ChannelState& channel) noexcept {
   if (!channel.is_sending && !channel.is_receiving) return;
   drain();  // so that messages that no rank receives are given back
   table_.release(channel);
-  carry_all();
+  flush_queued();
   notify(&channel);
 }
 
@@ -179,7 +179,7 @@ bool Endpoint::try_send(Group& group, ChannelState& channel, Block* block, ByteV
   }
   if (!has_room(channel)) return false;
   table_.announce(channel);
-  carry_all();
+  flush_queued();
   send(channel, {bytes, block != nullptr ? std::move(*block) : Block(), std::move(hold)});
   table_.count_sent(channel);
   return true;
@@ -200,7 +200,7 @@ Received Endpoint::try_receive(Group& group, ChannelState& channel) {
   group.check_aborted();
   if (!channel.arrived.empty()) {
     Received received = lease(channel, table_.receive(channel));
-    carry_all();
+    flush_queued();
     if (received.message) return received;
     refresh(group);
   } else if (table_.has_ended(channel)) {
@@ -214,7 +214,7 @@ bool Endpoint::is_abandoned(ChannelState& channel) {
   expect_usable();
   const Lock lock(*this);
   drain();
-  carry_all();
+  flush_queued();
   return table_.is_abandoned(channel);
 }
 

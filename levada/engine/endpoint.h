@@ -184,7 +184,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void refresh(Group& group);
   void check_locked(Group& group);
   /// Carries all notices, endings and dropped messages that the table has queued. Requires mutex_.
-  void carry_all();
+  void flush_queued();
 
   const Identity identity_;
   const std::shared_ptr<EventCount> changed_;

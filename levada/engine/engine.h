@@ -37,12 +37,12 @@ struct EngineInfo {
 /// destroyed on another.
 class Block {
  public:
-  /// The pool that a block's memory returns to; implemented by the engine. give_back() is called once per block, from
+  /// The pool that a block's memory returns to; implemented by the engine. free_block() is called once per block, from
   /// any thread.
   class Home {
    public:
     virtual ~Home() = default;
-    virtual void give_back(std::byte* data, std::size_t size) noexcept = 0;
+    virtual void free_block(std::byte* data, std::size_t size) noexcept = 0;
   };
 
   Block() = default;
@@ -53,7 +53,7 @@ class Block {
     return *this;
   }
   ~Block() {
-    if (home_) home_->give_back(memory_.data(), memory_.size());
+    if (home_) home_->free_block(memory_.data(), memory_.size());
   }
 
   /// Returns the memory, which is at least as large as requested.

@@ -22,7 +22,7 @@ namespace levada {
 namespace {
 
 /// Interval between two checks for a posted exception.
-constexpr Duration moment = std::chrono::milliseconds(25);
+constexpr Duration poll_interval = std::chrono::milliseconds(25);
 /// Interval between two checks for a loss.
 constexpr Duration loss_interval = std::chrono::milliseconds(100);
 
@@ -128,7 +128,7 @@ class Feed::Impl {
       look_for_loss();
       if (follower_.departure() && !known_since) known_since = Clock::now();
       const auto known_for = known_since ? Clock::now() - *known_since : Duration{};
-      if (follower_.departure() && known_for < until_a_loss_is_certain) learn_reason();
+      if (follower_.departure() && known_for < loss_timeout) read_reason();
       if (auto loss = find_loss(follower_, wiring_.engine->cause(), known_for, wiring_.rank())) return loss;
     }
     return std::nullopt;
@@ -181,7 +181,7 @@ class Feed::Impl {
   }
   /// Looks for an exception that a rank has posted after it left without a reason. A rank that has closed its feed can
   /// post only in the parent of the feed's group.
-  void learn_reason() {
+  void read_reason() {
     const auto left = *follower_.departure();
     if (!left.reason.empty()) return;
     try {
@@ -267,13 +267,13 @@ class Feed::Impl {
   /// may have left at the end, with the notice of the end still in transit, or it may be failing with an exception that
   /// it has not reported yet.
   void check_abandoned() {
-    const auto deadline = Deadline::after(until_a_reason_comes);
+    const auto deadline = Deadline::after(reason_timeout);
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
     while (follower_.is_abandoned() && follower_.departure()->reason.empty() && !deadline.expired()) {
       const std::span<Channel* const> word(decisions.data(), lead_is_gone_ ? 0 : 1);
-      wiring_.engine->wait({.receive = word}, Deadline::after(moment));
+      wiring_.engine->wait({.receive = word}, Deadline::after(poll_interval));
       receive_decisions();
-      learn_reason();
+      read_reason();
     }
     if (!follower_.is_abandoned()) return;
     end_ = own_end(FeedEnd::Cause::abandoned, follower_.departure()->rank);

@@ -80,7 +80,7 @@ Steps in_order(const Job& job) {
 
 /// Resumes from `cursor` on a mesh for at most `batches` batches per rank, and adds the completed steps to `steps`.
 /// Returns whether the data ended.
-bool go_on(const Job& job, const Mesh& mesh, const char* readers, int batches, Bytes& cursor, Steps& steps) {
+bool resume_feed(const Job& job, const Mesh& mesh, const char* readers, int batches, Bytes& cursor, Steps& steps) {
   std::mutex mutex;
   std::map<std::int64_t, std::vector<std::string>> given;
   Bytes reached = cursor;
@@ -131,7 +131,7 @@ TEST(BalancedCorpora, YieldEachSampleOnceAcross200RestartsOnDifferentMeshes) {
     while (!ended) {
       const Mesh mesh = Mesh::parse(meshes[random() % meshes.size()]);
       const char* readers = random() % 2 == 0 ? "one" : "all";
-      ended = go_on(job, mesh, readers, 1 + static_cast<int>(random() % 12), cursor, steps);
+      ended = resume_feed(job, mesh, readers, 1 + static_cast<int>(random() % 12), cursor, steps);
       stops += ended ? 0 : 1;
     }
     const auto expected = in_order(job);
@@ -153,12 +153,12 @@ TEST(BalancedCorpora, ResumeWithTheDelayedSamples) {
     job.balance.max_delay = 1 + static_cast<std::int64_t>(random() % 10);
     Bytes start, cursor;
     Steps expected, steps;
-    EXPECT_TRUE(go_on(job, Mesh::parse("dp=4"), "one", INT_MAX, start, expected));
+    EXPECT_TRUE(resume_feed(job, Mesh::parse("dp=4"), "one", INT_MAX, start, expected));
     bool ended = false;
     while (!ended) {
       const Mesh mesh = Mesh::parse(meshes[random() % meshes.size()]);
       const char* readers = random() % 2 == 0 ? "one" : "all";
-      ended = go_on(job, mesh, readers, 1 + static_cast<int>(random() % 12), cursor, steps);
+      ended = resume_feed(job, mesh, readers, 1 + static_cast<int>(random() % 12), cursor, steps);
       if (!cursor.empty()) waiting += StepCursor::decode(cursor).delayed.empty() ? 0 : 1;
     }
     ASSERT_EQ(steps, expected);

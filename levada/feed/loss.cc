@@ -24,7 +24,7 @@ bool is_certain(const feed_protocol::Follower& follower, Duration known_for) {
   const auto& left = follower.departure();
   if (!left) return false;
   const bool is_ahead = follower.at().round > left->at.round;
-  const bool is_old = known_for >= until_a_loss_is_certain;
+  const bool is_old = known_for >= loss_timeout;
   return left->reason.empty() ? is_ahead && is_old && !follower.finished() : is_ahead || is_old;
 }
 

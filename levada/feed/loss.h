@@ -19,7 +19,7 @@ struct FeedLoss {
 };
 
 /// Time to wait for a rank to leave at the same step as another one, and for that other one to post its exception.
-inline constexpr Duration until_a_loss_is_certain = std::chrono::milliseconds(400);
+inline constexpr Duration loss_timeout = std::chrono::milliseconds(400);
 
 /// Returns the loss, if there is one: caused by `cause`, which has ended the group, or by the departure that `follower`
 /// has known for `known_for`. A departure without a reason is a loss only for a rank that has taken a later batch.

@@ -17,7 +17,7 @@ using feed_protocol::Follower;
 using feed_protocol::Left;
 
 constexpr Duration soon = {};
-constexpr Duration later = until_a_loss_is_certain;
+constexpr Duration later = loss_timeout;
 
 /// Returns a rank that has taken 5 batches.
 Follower at_five() {

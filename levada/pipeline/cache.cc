@@ -79,7 +79,7 @@ class CacheIterator final : public StageIterator {
   std::optional<Item> make() override {
     if (file_) return read();
     if (num_inputs_ == 0) start_writing();
-    pass_over_missed();
+    skip_missed();
     auto item = pull();
     if (writer_) guarded([&] { item ? writer_->add(context_->traits.to_tree(*item)) : writer_->finish(); });
     if (!item) writer_.reset();
@@ -113,20 +113,20 @@ class CacheIterator final : public StageIterator {
     });
   }
 
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     if (file_) {
       const auto passed = std::min(items, file_->size() - num_inputs_);
       num_inputs_ += passed;
       return passed;
     }
     writer_.reset();
-    pass_over_missed();
+    skip_missed();
     return skip_input(items);
   }
 
   /// Skips the items that a restored state has passed over. A state saved by a pass that read the file lacks the state
   /// of the preceding stages.
-  void pass_over_missed() {
+  void skip_missed() {
     if (const auto missed = std::exchange(missed_, 0); missed > 0) input_->skip(missed);
   }
 

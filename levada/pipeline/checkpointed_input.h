@@ -73,7 +73,7 @@ class HoldingIterator : public StageIterator {
   /// Returns the stage's next item; nothing at the end.
   virtual std::optional<Item> make_one() = 0;
   /// Skips the next item. Returns false at the end.
-  virtual bool pass_one() { return make_one().has_value(); }
+  virtual bool skip_one() { return make_one().has_value(); }
   virtual BufferedItem hold(Item item, std::int64_t position) = 0;
   /// Returns the maximum number of items that the stage buffers.
   virtual std::int64_t capacity() const = 0;
@@ -104,7 +104,7 @@ class HoldingIterator : public StageIterator {
 
  private:
   std::optional<Item> make() final {
-    if (restored_) fill_again();
+    if (restored_) refill();
     must_mark_ = history_.due() || must_mark_;
     if (must_mark_ && can_mark()) mark();
     begun_ = true;
@@ -183,7 +183,7 @@ class HoldingIterator : public StageIterator {
     inputs_then_ = num_inputs;
   }
 
-  void fill_again() {
+  void refill() {
     held_.resize(held_places_.size());
     while (num_inputs_ < inputs_then_) {
       auto item = pull_tracked();
@@ -195,7 +195,7 @@ class HoldingIterator : public StageIterator {
     held_places_.clear();
     guarded([&] { finish_restore(); });
     for (; made_ < restored_->skip; ++made_) {
-      if (!pass_one()) guarded([&] { throw_past_end(made_); });
+      if (!skip_one()) guarded([&] { throw_past_end(made_); });
     }
     history_.mark(0, [&] { return std::move(restored_->cursor); });
     restored_.reset();

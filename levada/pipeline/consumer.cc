@@ -94,10 +94,10 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   }
   IteratorPtr iterator = open(process_.graph, process_.graph.end(), runtime_options, std::move(instead));
   if (cursor) iterator->restore(stages_of(*cursor));
-  const bool workers_go_on = start && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
-  if (behind > 0 && workers_go_on) start->restore(ConsumerEndpoint::cursor_after(behind));
+  const bool workers_resume = start && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
+  if (behind > 0 && workers_resume) start->restore(ConsumerEndpoint::cursor_after(behind));
   if (start) start->begin();
-  if (behind > 0 && !workers_go_on) {
+  if (behind > 0 && !workers_resume) {
     const auto passed = iterator->skip(behind);
     if (passed < behind) throw_past_end(passed, "the epoch");
   }
@@ -144,17 +144,17 @@ void Consumer::pause() {
 }
 
 void Consumer::resume() {
-  const auto go_on = [this] {
+  const auto clear_pause = [this] {
     paused_ = false;
     left_ = no_limit;
   };
   try {
     if (endpoint_ && paused_) endpoint_->resume();
   } catch (const PeerLost&) {  // next() also throws it
-    go_on();
+    clear_pause();
     throw;
   }
-  go_on();
+  clear_pause();
 }
 
 Cursor Consumer::save() const {

@@ -317,10 +317,10 @@ TEST(PipelineFaults, AConsumerThatLeavesEndsTheOthers) {
 
 TEST(PipelineFaults, AConsumerThatLeavesSilentlyEndsWorkersThatNeverWait) {
   const auto limit = Deadline::after(std::chrono::seconds(20));
-  std::atomic<bool> goes_on{false};
+  std::atomic<bool> has_continued{false};
   const Graph graph = Graph::source(range(0, std::int64_t{1} << 60)).then(testing::kept([&](std::int64_t i) {
     if (!limit.expired()) return i == 0;
-    goes_on = true;
+    has_continued = true;
     throw std::runtime_error("no process needs it");
   }));
   const auto body = [&](const std::shared_ptr<Engine>& engine) {
@@ -333,7 +333,7 @@ TEST(PipelineFaults, AConsumerThatLeavesSilentlyEndsWorkersThatNeverWait) {
     while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));  // leaves none for the command
   };
   inproc::run_ranks(2, body, {.memory_bytes = std::size_t{16} << 20});
-  EXPECT_FALSE(goes_on);
+  EXPECT_FALSE(has_continued);
 }
 
 TEST(PipelineMemory, IsConstantOverManyEpochs) {

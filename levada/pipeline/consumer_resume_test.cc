@@ -105,7 +105,7 @@ Saved saved_at_every_item(const Graph& graph, const ProcessOptions& options) {
   return saved;
 }
 
-void expect_goes_on(const Graph& graph, const ProcessOptions& options, const Saved& saved) {
+void expect_resumes(const Graph& graph, const ProcessOptions& options, const Saved& saved) {
   run_pipeline(graph, options, [&](Consumer& consumer) {
     for (std::size_t i = 0; i < saved.cursors.size(); ++i) {
       SCOPED_TRACE(::testing::Message() << "after item " << i);
@@ -128,7 +128,7 @@ TEST(PipelineResume, ResumesAtEveryItemWithAsManyWorkers) {
     for (const int workers : {1, 2, 3}) {
       SCOPED_TRACE(::testing::Message() << graph.stages().back().name << " with " << workers << " workers");
       const auto options = with_workers(workers);
-      expect_goes_on(graph, options, saved_at_every_item(graph, options));
+      expect_resumes(graph, options, saved_at_every_item(graph, options));
     }
   }
 }
@@ -140,12 +140,12 @@ TEST(PipelineResume, ResumesAtEveryRowOfPackedDocuments) {
         SCOPED_TRACE(::testing::Message() << "best fit: " << (method == Packing::best_fit) << ", " << workers
                                           << " workers, ordered: " << ordered);
         const auto options = with_workers(workers, ordered);
-        expect_goes_on(packed(method), options, saved_at_every_item(packed(method), options));
+        expect_resumes(packed(method), options, saved_at_every_item(packed(method), options));
       }
     }
     const auto before = packed_before(method);
     const Saved saved = saved_at_every_item(before, with_workers(3));
-    for (const int workers : {1, 2}) expect_goes_on(before, with_workers(workers), saved);
+    for (const int workers : {1, 2}) expect_resumes(before, with_workers(workers), saved);
   }
 }
 
@@ -155,7 +155,7 @@ TEST(PipelineResume, ResumesOneToOneStagesWithAnyNumberOfWorkers) {
     EXPECT_EQ(saved.all.size(), static_cast<std::size_t>(num_items));
     for (const int workers : {1, 2, 5}) {
       SCOPED_TRACE(::testing::Message() << graph.stages().back().name << " with " << workers << " workers");
-      expect_goes_on(graph, with_workers(workers), saved);
+      expect_resumes(graph, with_workers(workers), saved);
     }
   }
 }
@@ -343,7 +343,7 @@ TEST(PipelineResume, ResumesAtAnyItemForAnySaveInterval) {
     auto options = with_workers(2);
     options.snapshot_every = every;
     for (const Graph& graph : {one_to_one(), with_memory()}) {
-      expect_goes_on(graph, options, saved_at_every_item(graph, options));
+      expect_resumes(graph, options, saved_at_every_item(graph, options));
     }
   }
 }
@@ -359,9 +359,9 @@ TEST(PipelineResume, AStateOfAMillionBufferedItemsIsAtMostFiveMegabytes) {
 
 TEST(PipelineResume, ResumesIfStagesRunInTheConsumer) {
   const auto options = with_workers(2, true);
-  expect_goes_on(with_memory(), options, saved_at_every_item(with_memory(), options));
+  expect_resumes(with_memory(), options, saved_at_every_item(with_memory(), options));
   for (const Graph& graph : {forked(), with_memory().then(Prefetch{.depth = 2}), forked().then(Prefetch{.depth = 2})}) {
-    expect_goes_on(graph, options, saved_at_every_item(graph, options));
+    expect_resumes(graph, options, saved_at_every_item(graph, options));
   }
 }
 

@@ -259,7 +259,7 @@ TEST(Cursors, OfAPackRequireDocumentsOfTheSameLengths) {
   const auto documents = [](std::int64_t length) {
     return Graph::source(trees(std::vector<Tree>(20, Tree(Tensor::zeros(dtypes::int64, {length})))));
   };
-  const auto goes_on = [&](const Pack& pack, std::int64_t length) {
+  const auto resumed_items = [&](const Pack& pack, std::int64_t length) {
     Opened opened(documents(29).then(pack));
     opened.items(3);
     Opened again(documents(length).then(pack));
@@ -268,9 +268,9 @@ TEST(Cursors, OfAPackRequireDocumentsOfTheSameLengths) {
   };
   for (const auto method : {Packing::cut, Packing::best_fit}) {
     const Pack pack{.sequence = 6, .method = method, .buffer = 4};
-    EXPECT_GT(goes_on(pack, 29), 80u);
-    EXPECT_THROW(goes_on(pack, 7), StageFailed);
-    EXPECT_THROW(goes_on(pack, 0), StageFailed);
+    EXPECT_GT(resumed_items(pack, 29), 80u);
+    EXPECT_THROW(resumed_items(pack, 7), StageFailed);
+    EXPECT_THROW(resumed_items(pack, 0), StageFailed);
   }
 }
 

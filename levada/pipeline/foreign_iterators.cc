@@ -19,7 +19,7 @@ class ForeignIterator : public StageIterator {
   IteratorPtr iterator_;
 
  private:
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     const auto passed = guarded([&] { return iterator_->skip(items); });
     num_inputs_ += passed;
     return passed;
@@ -47,7 +47,7 @@ class GivenIterator final : public ForeignIterator {
     num_inputs_ += item.has_value();
     return item;
   }
-  std::int64_t pass_over(std::int64_t items) override { return make_and_drop(items); }
+  std::int64_t skip_impl(std::int64_t items) override { return make_and_drop(items); }
 
   StageCounts elsewhere_;
 };
@@ -108,7 +108,7 @@ class TransformIterator final : public ForeignIterator {
       throw;
     }
   }
-  std::int64_t pass_over(std::int64_t items) override { return make_and_drop(items); }
+  std::int64_t skip_impl(std::int64_t items) override { return make_and_drop(items); }
 
   std::shared_ptr<Link> link_;
 };

@@ -210,7 +210,7 @@ class IdleCorpora {
     idle_.pop_back();
     return corpus;
   }
-  void give_back(std::shared_ptr<Corpus> corpus) {
+  void put_back(std::shared_ptr<Corpus> corpus) {
     const std::lock_guard lock(mutex_);
     if (process_ != ::getpid()) {
       // Corpora that another process opened are leaked: closing them would wait for threads that a fork does not copy.
@@ -272,7 +272,7 @@ std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusO
     // of_epochs() drops the position at which the corpus was resumed.
     opened = std::make_shared<Corpus>(opened != nullptr ? opened->of_epochs(0) : Corpus::open(paths, options));
     auto* lent = opened.get();
-    return std::shared_ptr<levada::Source>(lent, [idle, opened](levada::Source*) { idle->give_back(opened); });
+    return std::shared_ptr<levada::Source>(lent, [idle, opened](levada::Source*) { idle->put_back(opened); });
   };
   const auto per_epoch = [](const levada::Source& source) -> std::optional<std::int64_t> {
     return dynamic_cast<const Corpus&>(source).sequences();

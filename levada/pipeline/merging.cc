@@ -67,7 +67,7 @@ class ZipIterator final : public MergingIterator {
     ++num_inputs_;
     return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     if (is_after_fork()) return make_and_drop(items);
     auto passed = items;
     for (auto& input : inputs_) passed = input->skip(passed);
@@ -87,7 +87,7 @@ class ConcatIterator final : public MergingIterator {
     }
     return std::nullopt;
   }
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     if (is_after_fork()) return make_and_drop(items);
     std::int64_t passed = 0;
     for (; at_ < inputs_.size(); ++at_) {

@@ -136,7 +136,7 @@ class BestFitIterator final : public HoldingIterator<DocumentRest> {
     if (!pieces) return std::nullopt;
     return guarded([&] { return context_->traits.dict_of(row_of(*pieces)); });
   }
-  bool pass_one() override { return next_row().has_value(); }
+  bool skip_one() override { return next_row().has_value(); }
 
   std::optional<Pieces> next_row() {
     if (rows_.empty()) make_rows();

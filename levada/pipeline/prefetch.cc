@@ -61,7 +61,7 @@ class PrefetchIterator final : public StageIterator {
     return item;
   }
 
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     if (thread_.joinable()) return make_and_drop(items);
     const auto passed = source_.skip(items);
     num_inputs_ += passed;

@@ -24,7 +24,7 @@ class MapIterator final : public StageIterator {
     }
     return std::nullopt;
   }
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     return operation<Map>().on_error == OnError::raise ? skip_input(items) : make_and_drop(items);
   }
 };
@@ -53,7 +53,7 @@ class TakeIterator final : public StageIterator {
     if (left() == 0) return std::nullopt;
     return pull();
   }
-  std::int64_t pass_over(std::int64_t items) override { return skip_input(std::min(items, left())); }
+  std::int64_t skip_impl(std::int64_t items) override { return skip_input(std::min(items, left())); }
   std::int64_t left() const { return std::max<std::int64_t>(operation<Take>().count - num_inputs_, 0); }
 };
 
@@ -66,7 +66,7 @@ class SkipIterator final : public StageIterator {
     if (!skip_first()) return std::nullopt;
     return pull();
   }
-  std::int64_t pass_over(std::int64_t items) override { return skip_first() ? skip_input(items) : 0; }
+  std::int64_t skip_impl(std::int64_t items) override { return skip_first() ? skip_input(items) : 0; }
 
   /// Returns false if the input ends earlier.
   bool skip_first() {
@@ -93,7 +93,7 @@ class ShardIterator final : public StageIterator {
       if (mine || !item) return item;
     }
   }
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     if (items == 0) return 0;
     const auto before = (partition_.index + partition_.count - num_inputs_ % partition_.count) % partition_.count;
     const auto passed = skip_input(before + (items - 1) * partition_.count + 1);
@@ -109,7 +109,7 @@ class Identity final : public StageIterator {
 
  private:
   std::optional<Item> make() override { return pull(); }
-  std::int64_t pass_over(std::int64_t items) override { return skip_input(items); }
+  std::int64_t skip_impl(std::int64_t items) override { return skip_input(items); }
 };
 
 class BatchIterator final : public StageIterator {

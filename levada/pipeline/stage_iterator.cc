@@ -43,7 +43,7 @@ std::int64_t StageIterator::skip(std::int64_t items) {
   if (ended_ || failed_ || items == 0) return 0;
   return or_failed([&] {
     finish_restore();
-    return pass_over(items);
+    return skip_impl(items);
   });
 }
 

@@ -96,7 +96,7 @@ class StageIterator : public Iterator {
   virtual std::optional<Item> make() = 0;
   /// Implements skip(). May be called before the threads of the preceding stages have started. A stage that yields one
   /// item per input and keeps no state calls skip_input().
-  virtual std::int64_t pass_over(std::int64_t items) { return make_and_drop(items); }
+  virtual std::int64_t skip_impl(std::int64_t items) { return make_and_drop(items); }
   std::int64_t make_and_drop(std::int64_t items);
   std::int64_t skip_input(std::int64_t items) {
     const auto passed = input_->skip(items);

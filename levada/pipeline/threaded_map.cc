@@ -134,7 +134,7 @@ class ThreadedMapIterator final : public HoldingIterator<MappedItem> {
     failed_input_ = std::current_exception();
   }
 
-  std::int64_t pass_over(std::int64_t items) override {
+  std::int64_t skip_impl(std::int64_t items) override {
     return map().on_error == OnError::raise && !has_begun() ? skip_tracked(items) : make_and_drop(items);
   }
 

@@ -263,12 +263,12 @@ TEST(BlockCache, AnEarlyEndOfTheFileIsAnError) {
 }
 
 TEST(BlockCache, AFileMayCloseDuringAPrefetch) {
-  std::latch begun(1), go_on(1);
+  std::latch begun(1), proceed(1);
   auto options = small;
   options.fetches = 1;
   Cached cached(options, 10'000, [&](std::uint64_t) {
     begun.count_down();
-    go_on.wait();
+    proceed.wait();
   });
   const std::weak_ptr<Log> log = cached.log;
   cached.file->will_read(0, 10);
@@ -276,7 +276,7 @@ TEST(BlockCache, AFileMayCloseDuringAPrefetch) {
   cached.file.reset();
   cached.log.reset();
   EXPECT_FALSE(log.expired());  // The running fetch still needs the file.
-  go_on.count_down();
+  proceed.count_down();
   while (!log.expired()) std::this_thread::yield();
 }
 

@@ -109,11 +109,11 @@ class Attempt {
     if (!send_all(fd(), call.view())) return fail(errno, true);
     has_called_ = true;
   }
-  void fail(int error, bool tries_again) {
+  void fail(int error, bool retries) {
     connection_ = {};
     error_ = error;
     failure_ = std::strerror(error);
-    has_failed_ = !tries_again;
+    has_failed_ = !retries;
     begins_at_ = Clock::now() + retry_interval;
   }
   void fail_as_stranger() {

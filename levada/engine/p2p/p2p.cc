@@ -193,7 +193,7 @@ bool P2pEndpoint::has_room(ChannelState& channel) {
   if (*own(channel).in_transit >= 2 * std::int64_t{channel.spec.window}) return false;
   if (table_.has_room(channel)) return true;
   table_.ask_for_room(channel);
-  carry_all();
+  flush_queued();
   return false;
 }
 
@@ -312,7 +312,7 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body, std::size_t bod
     for (auto& [entry, block] : incoming) {
       if (!is_closed_locked(from)) accept(from, entry, std::move(block));
     }
-    carry_all();
+    flush_queued();
   } catch (const Error& error) {
     end_with_corrupt(from, error);
   }
@@ -324,7 +324,7 @@ void P2pEndpoint::end_with_corrupt(int from, const Error& error) {
   const Ending ending{.kind = ErrorKind::corrupt_message, .rank = from, .detail = error.what()};
   table_.end(ending);
   outbox_.close(from, lost_entry(from, ending.detail));
-  carry_all();
+  flush_queued();
   notify();
 }
 

@@ -91,7 +91,7 @@ class SlotAck {
   bool receive(std::uint32_t generation) { return move(generation, published, received); }
   /// Marks a message that was not received as returned.
   bool drop(std::uint32_t generation) { return move(generation, published, returned); }
-  bool give_back(std::uint32_t generation) { return move(generation, received, returned); }
+  bool mark_returned(std::uint32_t generation) { return move(generation, received, returned); }
   /// Returns the step. A word of another generation, or one that a faulty rank wrote, counts as returned.
   Step step(std::uint32_t generation) const {
     const std::uint32_t word = word_->load(std::memory_order_seq_cst);

@@ -74,9 +74,9 @@ TEST(Control, TheLastReceiverOfAMessageSeesThatAllHavePassedAStep) {
   EXPECT_FALSE(control.all_beyond(SlotAck::published, 1, 7, 5, receivers));
   control.ack(1, 7, 2).receive(5);
   EXPECT_TRUE(control.all_beyond(SlotAck::published, 1, 7, 5, receivers));
-  control.ack(1, 7, 2).give_back(5);
+  control.ack(1, 7, 2).mark_returned(5);
   EXPECT_FALSE(control.all_beyond(SlotAck::received, 1, 7, 5, receivers));
-  control.ack(1, 7, 0).give_back(5);
+  control.ack(1, 7, 0).mark_returned(5);
   EXPECT_TRUE(control.all_beyond(SlotAck::received, 1, 7, 5, receivers));
 }
 
@@ -86,11 +86,11 @@ TEST(SlotAck, AdvancesFromPublishedToReceivedToReturned) {
   EXPECT_FALSE(state.receive(1));
   state.publish(1);
   EXPECT_EQ(state.step(1), SlotAck::published);
-  EXPECT_FALSE(state.give_back(1));
+  EXPECT_FALSE(state.mark_returned(1));
   EXPECT_TRUE(state.receive(1));
   EXPECT_FALSE(state.receive(1));
   EXPECT_FALSE(state.drop(1));
-  EXPECT_TRUE(state.give_back(1));
+  EXPECT_TRUE(state.mark_returned(1));
   EXPECT_EQ(state.step(1), SlotAck::returned);
 }
 

@@ -379,7 +379,7 @@ bool ShmEndpoint::has_room(ChannelState& channel) {
 void ShmEndpoint::release_for_gone(const ChannelState& channel, std::uint32_t slot, std::uint32_t generation) {
   for (const auto& receiver : channel.receivers) {
     SlotAck ack = control_.ack(rank(), slot, receiver.rank);
-    if (peers_[static_cast<std::size_t>(receiver.rank)].gone) ack.give_back(generation);
+    if (peers_[static_cast<std::size_t>(receiver.rank)].gone) ack.mark_returned(generation);
     if (table_.receiver_is_over(channel, receiver) || table_.is_gone(receiver.rank)) ack.drop(generation);
   }
 }

@@ -31,7 +31,7 @@ class ShmEndpoint::LeaseState {
     if (!endpoint_->is_usable()) return;
     const Control& control = endpoint_->control_;
     const ChannelSpec& spec = channel_->spec;
-    control.ack(spec.from, slot_of(id_), endpoint_->rank()).give_back(generation_of(id_));
+    control.ack(spec.from, slot_of(id_), endpoint_->rank()).mark_returned(generation_of(id_));
     if (!control.all_beyond(SlotAck::received, spec.from, slot_of(id_), generation_of(id_), spec.to)) return;
     endpoint_->wake_for_space(spec.from, wake_for_memory);
   }
@@ -148,7 +148,7 @@ void ShmEndpoint::reclaim() {
       released_.push_back(std::move(publications_[slot].hold));
       has_pending_ = true;
     } else {
-      pool_->give_back(slot);
+      pool_->free_block(slot);
     }
     return true;
   });

@@ -59,13 +59,13 @@ WrittenPages::WrittenPages(Mode mode)
     refusal_ = system_error("/proc/self/pagemap", errno);
     return;
   }
-  refusal_ = try_out();
+  refusal_ = probe();
   if (refusal_.empty() || mode != Mode::any) return;
   mode_ = Mode::pagemap;
-  refusal_ = try_out();
+  refusal_ = probe();
 }
 
-std::string WrittenPages::try_out() {
+std::string WrittenPages::probe() {
   void* const at = ::mmap(nullptr, 3 * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return system_error("mmap", errno);
   const std::span memory(static_cast<std::byte*>(at), 3 * page_bytes);

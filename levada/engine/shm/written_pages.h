@@ -31,7 +31,7 @@ class WrittenPages {
 
  private:
   using Found = std::optional<std::vector<std::span<std::byte>>>;
-  std::string try_out();
+  std::string probe();
   Found find(std::span<std::byte> memory) const;
   Found scan(std::span<std::byte> memory) const;
   Found read(std::span<std::byte> memory) const;

@@ -244,7 +244,7 @@ Rebuilder::Rebuilder(Allowed allowed, TensorAccess access, TensorKind others)
 Rebuilder::~Rebuilder() = default;
 
 nb::object Rebuilder::rebuild(const FlatTree& batch) {
-  libraries_.look_again();
+  libraries_.refresh();
   const auto recipe = recipe_of(batch);
   const NestingGuard within(depth_);
   return BatchBuilder(*this, *recipe, batch.leaves).make(recipe->root);

@@ -202,7 +202,7 @@ Tensor from_torch(nb::handle value, const std::string& path) {
   return view_of(tensor, dtype, path);
 }
 
-nb::object give_out(const Tensor& tensor, DType dtype) {
+nb::object export_to_torch(const Tensor& tensor, DType dtype) {
   const auto& view = tensor.view();
   const std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
   nb::capsule owner(new Tensor(tensor), [](void* held) noexcept { delete static_cast<Tensor*>(held); });
@@ -213,7 +213,7 @@ nb::object give_out(const Tensor& tensor, DType dtype) {
 
 /// Converts to the type `dtype`, which is as large as the tensor's.
 nb::object to_torch(const Tensor& tensor, DType dtype, const dlpack::ExchangeApi* exchange) {
-  if (exchange == nullptr) return give_out(tensor, dtype);
+  if (exchange == nullptr) return export_to_torch(tensor, dtype);
   void* made = nullptr;
   auto managed = dlpack::to_dlpack_versioned(tensor);
   managed->flags &= ~dlpack::flag_read_only;
@@ -272,7 +272,7 @@ TensorKind kind_of_tensors(const std::string& name) {
   throw InvalidArgument(fmt::format("tensors is \"{:.40}\"; it must be one of numpy, torch", name));
 }
 
-void TensorLibraries::look_again() {
+void TensorLibraries::refresh() {
   if (array_.is_none()) {
     array_ = class_in("numpy", "ndarray");
     generic_ = class_in("numpy", "generic");

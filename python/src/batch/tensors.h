@@ -37,9 +37,9 @@ constexpr bool is_torch(TensorKind kind) {
 /// The classes of the tensor libraries that are already imported; imports none. With the GIL, as all members.
 class TensorLibraries {
  public:
-  TensorLibraries() { look_again(); }
+  TensorLibraries() { refresh(); }
   /// Finds libraries that have been imported in the meantime.
-  void look_again();
+  void refresh();
 
   /// Returns whether `value` is a tensor of a library or a DLPack producer, and sets `kind`.
   bool is_tensor(nanobind::handle value, TensorKind& kind) const;

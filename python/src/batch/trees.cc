@@ -327,7 +327,7 @@ nb::object from_message(ByteView message, Allowed allowed) {
 
 Lent lend(nb::handle batch, Allowed allowed, BatchClasses& classes, BatchMemory* memory,
           const std::shared_ptr<DeferredOwners>& spent) {
-  classes.libraries.look_again();
+  classes.libraries.refresh();
   ToTree to(allowed, classes, memory, spent);
   auto tree = to.root(batch);
   return {std::move(tree), std::move(to).place()};

@@ -15,7 +15,7 @@ namespace levada::python {
 namespace {
 
 constexpr Duration long_wait = std::chrono::milliseconds(500);
-constexpr Duration moment = std::chrono::milliseconds(100);
+constexpr Duration poll_interval = std::chrono::milliseconds(100);
 constexpr std::uint32_t cursor_version = 3;
 // Values for the state in a cursor.
 constexpr std::uint8_t earlier_state = 0, packed_state = 1, failed_state = 2, no_state = 3;
@@ -146,7 +146,7 @@ Handoff::Answer Handoff::ask(HandoffRequest wanted) {
 }
 
 void Handoff::wait_for_answer(std::unique_lock<std::mutex>& lock, Deadline& stalled) {
-  const auto until = Deadline::after(moment).at();
+  const auto until = Deadline::after(poll_interval).at();
   if (changed_.wait_until(lock, stop_ ? std::min(stop_->at(), until) : until) != std::cv_status::timeout) return;
   lock.unlock();
   if (waiting_) waiting_();

@@ -279,7 +279,7 @@ Tensor PythonItemTraits::other_array(nb::handle value, const std::string& name, 
     kind = TensorKind::torch;
     return *std::move(tensor);
   }
-  libraries_->look_again();
+  libraries_->refresh();
   if (!libraries_->is_tensor(value, kind)) {
     const auto type = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
     throw InvalidArgument(fmt::format("{} is a {}; it must be an array of numpy or a tensor of torch", name, type));
@@ -321,7 +321,7 @@ pipeline::Arrays PythonItemTraits::arrays_of(const pipeline::Item& item) const {
 
 pipeline::Item PythonItemTraits::dict_of(pipeline::Arrays arrays) const {
   return in_python([&] {
-    libraries_->look_again();
+    libraries_->refresh();
     const auto kind = arrays.kind == torch_arrays ? TensorKind::torch : TensorKind::array;
     nb::dict fields;
     for (const auto& [name, tensor] : arrays.fields) fields[nb::cast(name)] = libraries_->to_python(tensor, kind);

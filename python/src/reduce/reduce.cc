@@ -215,7 +215,7 @@ class PythonBucketer {
   }
 
   const TensorLibraries& known_libraries() {
-    libraries_->look_again();
+    libraries_->refresh();
     return *libraries_;
   }
 
@@ -225,7 +225,7 @@ class PythonBucketer {
     const std::shared_ptr<nb::object> shared(new nb::object(std::move(callback)), DeleteWithGil());
     return [libraries = libraries_, shared, kind](const Tensor& result) {
       const nb::gil_scoped_acquire held;
-      libraries->look_again();
+      libraries->refresh();
       (*shared)(libraries->to_python(result, kind));
     };
   }
