@@ -19,22 +19,22 @@ namespace {
 constexpr std::string_view blanks = " \t\r";
 constexpr std::size_t max_bytes = std::size_t{256} << 20;
 
-[[noreturn]] void throw_invalid(const std::string& from, std::string_view why) {
+[[noreturn]] void throw_bad_list(const std::string& from, std::string_view why) {
   throw InvalidArgument(fmt::format("--files-from {}: {}", from, why));
 }
 
 std::string content_of(const std::string& from) {
   const UniqueFd file(from == "-" ? ::dup(STDIN_FILENO) : ::open(from.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) throw_invalid(from, std::strerror(errno));
+  if (!file) throw_bad_list(from, std::strerror(errno));
   std::string content;
   std::string piece(std::size_t{64} << 10, '\0');
   while (true) {
     const auto got = ::read(file.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_invalid(from, std::strerror(errno));
+    if (got < 0) throw_bad_list(from, std::strerror(errno));
     if (got == 0) return content;
     content.append(piece, 0, static_cast<std::size_t>(got));
-    if (content.size() > max_bytes) throw_invalid(from, "it is longer than 256 MiB");
+    if (content.size() > max_bytes) throw_bad_list(from, "it is longer than 256 MiB");
   }
 }
 
@@ -48,7 +48,7 @@ std::vector<std::string> read_file_list(const std::string& from) {
   auto content = content_of(from);
   constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
   if (content.starts_with(byte_order_mark)) content.erase(0, byte_order_mark.size());
-  if (content.find('\0') != content.npos) throw_invalid(from, "it contains a zero byte; write one path per line");
+  if (content.find('\0') != content.npos) throw_bad_list(from, "it contains a zero byte; write one path per line");
   std::vector<std::string> paths;
   for (std::size_t at = 0; at < content.size();) {
     const auto end = std::min(content.find('\n', at), content.size());
@@ -58,7 +58,7 @@ std::vector<std::string> read_file_list(const std::string& from) {
     if (!path.empty() && !path.starts_with('#')) paths.emplace_back(path);
     at = end + 1;
   }
-  if (paths.empty()) throw_invalid(from, "it lists no file");
+  if (paths.empty()) throw_bad_list(from, "it lists no file");
   return paths;
 }
 

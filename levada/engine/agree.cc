@@ -277,11 +277,11 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
     for (const auto& channel : from_root_) engine_->close(*channel, End::sending);
     throw;
   }
-  std::vector<ByteView> said{mine};
-  for (const Lease& other : std::span(others).subspan(1)) said.push_back(other.bytes);
+  std::vector<ByteView> contents{mine};
+  for (const Lease& other : std::span(others).subspan(1)) contents.push_back(other.bytes);
   posted.post(-1, "computing the answers");
-  const auto parts = answer(said);
-  for (std::size_t rank = 1; rank < said.size(); ++rank) {
+  const auto parts = answer(contents);
+  for (std::size_t rank = 1; rank < contents.size(); ++rank) {
     send(*engine_, *from_root_[rank - 1], *parts[rank], Deadline::after(timeout), what_, poll);
   }
   return {*parts[0], parts[0]};

@@ -72,8 +72,7 @@ void check_ranks(std::span<const int> ranks, int size, std::string_view what) {
         fmt::format("{} of ranks {}: this engine has ranks 0 to {}", what, fmt::join(ranks, ", "), size - 1));
   }
   if (const auto twice = std::ranges::adjacent_find(ascending); twice != ascending.end()) {
-    throw InvalidArgument(
-        fmt::format("{} of ranks {}: rank {} stands there twice", what, fmt::join(ranks, ", "), *twice));
+    throw InvalidArgument(fmt::format("{} of ranks {}: rank {} appears twice", what, fmt::join(ranks, ", "), *twice));
   }
 }
 

@@ -16,7 +16,7 @@ void check_order(std::span<const std::size_t> order, std::size_t size) {
   for (const std::size_t position : order) {
     if (position >= size)
       throw InvalidArgument(fmt::format("an order of {} samples has the invalid position {}", size, position));
-    if (seen[position]) throw InvalidArgument(fmt::format("an order lists position {} twice", position));
+    if (seen[position]) throw InvalidArgument(fmt::format("position {} appears twice in the order", position));
     seen[position] = true;
   }
   if (order.size() != size) {

@@ -140,7 +140,7 @@ Mesh Mesh::ordered(std::vector<Axis> axes, std::string_view order, const std::op
           name, default_order));
     }
     if (contains(names, name)) {
-      throw InvalidArgument(fmt::format("order '{:.80}' names {} twice; name each axis once", order, name));
+      throw InvalidArgument(fmt::format("order '{:.80}': {} appears twice; name each axis once", order, name));
     }
     names.push_back(name);
     if (dash == std::string_view::npos) break;

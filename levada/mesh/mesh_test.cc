@@ -104,7 +104,7 @@ TEST(Mesh, RejectsAnOrderWithAMissingOrDuplicateAxis) {
   };
   EXPECT_THAT(refusal_of_order({{"tp", 2}, {"expert", 2}}, "tp-dp"), HasSubstr("does not place axis expert"));
   EXPECT_THAT(refusal_of_order({{"expert", 2}}, "tp-dp"), HasSubstr("does not place axis expert"));
-  EXPECT_THAT(refusal_of_order({{"tp", 2}}, "tp-tp"), HasSubstr("names tp twice"));
+  EXPECT_THAT(refusal_of_order({{"tp", 2}}, "tp-tp"), HasSubstr("tp appears twice"));
   EXPECT_THAT(refusal_of_order({{"tp", 2}}, "tp--dp"), HasSubstr("'' is not an axis"));
 }
 

@@ -177,7 +177,7 @@ std::vector<std::string> beside(const Graph& graph, const std::string& stage) {
   return names;
 }
 
-TEST(BranchesBeside, AreTheOtherInputsOnThePathToTheEnd) {
+TEST(SiblingBranches, AreTheOtherInputsOnThePathToTheEnd) {
   const Graph graph = many({}, false);
   EXPECT_THAT(beside(graph, "single"), UnorderedElementsAre("pair", "mapped"));
   EXPECT_THAT(beside(graph, "forked"), UnorderedElementsAre("single", "mapped"));
