@@ -161,7 +161,7 @@ TEST(CommandBalance, RejectsInvalidOptions) {
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops(linear=-1,quadratic=1)"}, 2, "linear");
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--tail", "pad"}, 2, "--tail is pad");
     expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "-1"}, 2, "--max-tokens is -1");
-    expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "511"}, 2, "--seq is 512 and --max-tokens 511, so that");
+    expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "511"}, 2, "--seq is 512 and --max-tokens 511, so a sample");
     expect(subcommand, {"--mesh", "dp=2", "--counts", "equal"}, 2, "--balance or --max-tokens");
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--counts", "some"}, 2, "--counts");
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--micro-order", "random"}, 2, "as-read");

@@ -117,7 +117,7 @@ TEST(MpiEnd, OfACommunicatorWhoseEngineIsInUseEndsTheJobWithTheRemedy) {
   EXPECT_GE(
       count(outcome.err + outcome.out,
             "destroys its levada::mpi::Communicator or Job while an engine over it is in use; destroy the engine, its "
-            "channels and leases before"),
+            "channels and leases first"),
       1)
       << outcome.err;
 }

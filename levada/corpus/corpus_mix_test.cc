@@ -217,7 +217,7 @@ TEST_F(CorpusMixing, ContinuesWithOtherWeightsIfRequested) {
   EXPECT_EQ(samples(resumed, 400, 1000), samples(changed, 400, 1000));
   EXPECT_EQ(resumed.identity(), changed.identity());
   EXPECT_THAT(fault_of([&] { with("5", false).resume(cursor); }),
-              HasSubstr("are 1 2 5 by samples (mix 3), and in the "));
+              HasSubstr("are 1 2 5 by samples (mix 3), but the cursor has "));
   // Two changes at one sample, and another one later. Copies do not inherit the history that a corpus was resumed with.
   auto twice = with("7");
   ASSERT_EQ(twice.resume(changed.cursor(500)), 500);

@@ -79,7 +79,8 @@ std::optional<std::string> raised_by(Engine& engine, int rank);
 inline constexpr std::string_view computing_operation = "computing";
 
 /// Posts the statuses of one operation. At the end, restores the status that this rank had posted before the first of
-/// them; if it had posted none, posts that the rank is computing.
+/// them; if it had posted none, posts that the rank is computing. Restores nothing if another operation has posted
+/// since, for example the exception with which the rank ends.
 class OperationStatus {
  public:
   /// `operation` must outlive this.

@@ -80,12 +80,12 @@ TEST(Graph, RejectsBranchesWithoutAFork) {
   const Graph forked = numbers().then(Fork{.branches = 2});
   EXPECT_THAT(refusal([&] { numbers().then(Branch{0}); }), HasSubstr("its input \"source\" is not a fork"));
   EXPECT_THAT(refusal([&] { forked.then(Branch{2}); }), HasSubstr("has 2 branches, so there is no branch 2"));
-  EXPECT_THAT(refusal([&] { forked.then(same()); }), HasSubstr("not of a branch"));
+  EXPECT_THAT(refusal([&] { forked.then(same()); }), HasSubstr("let it read a branch"));
 }
 
 TEST(Graph, RejectsOperationsWithTheWrongInputs) {
-  EXPECT_THAT(refusal([] { Graph::join(Zip{}, {}); }), HasSubstr("\"zip\": it has 0 stages before it"));
-  EXPECT_THAT(refusal([] { Graph::join(Batch{2}, {numbers(), numbers()}); }), HasSubstr("and needs one stage"));
+  EXPECT_THAT(refusal([] { Graph::join(Zip{}, {}); }), HasSubstr("\"zip\": it has 0 inputs"));
+  EXPECT_THAT(refusal([] { Graph::join(Batch{2}, {numbers(), numbers()}); }), HasSubstr("but needs one stage"));
   EXPECT_THAT(refusal([] { numbers().then(Source{std::make_shared<testing::Numbers>(1)}); }), HasSubstr("no stages"));
 }
 

@@ -155,13 +155,13 @@ TEST(LayoutJson, NamesTheErrorAndItsPlace) {
               HasSubstr("fields[\"t\"][0]: 'shard(dp)' is not a placement"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "name": 1})"), HasSubstr("name: expected a string"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": ["t"]})"), HasSubstr("\"t\" is not among the fields"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": [null]})"), HasSubstr("optional[0]: a string belongs"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "optional": [null]})"), HasSubstr("optional[0]: expected a string"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "otherwise": {}})"), HasSubstr("otherwise: expected a list"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"a": 1}})"), HasSubstr("stages[\"a\"]: a list belongs"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"a": 1}})"), HasSubstr("stages[\"a\"]: expected a list"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "stages": {"": []}})"), HasSubstr("a stage name consists of letters"));
   for (const char* number : {"-1", "1.5", "2147483648", "1e99", "99999999999999999999", "\"1\"", "null"}) {
     const auto text = std::string(R"({"fields": {}, "stages": {"a": [0, )") + number + "]}}";
-    EXPECT_THAT(refusal_of_json(text), HasSubstr("stages[\"a\"][1]: a coordinate")) << number;
+    EXPECT_THAT(refusal_of_json(text), HasSubstr("stages[\"a\"][1]: expected a coordinate")) << number;
   }
 }
 

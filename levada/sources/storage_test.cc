@@ -176,7 +176,7 @@ TEST(Storage, RejectsInvalidOptions) {
     return "no fault";
   };
   EXPECT_THAT(fault({.threads = 0}), HasSubstr("the number of reading threads is 0; it must be from 1 to 256"));
-  EXPECT_THAT(fault({.threads = 257}), HasSubstr("257 threads"));
+  EXPECT_THAT(fault({.threads = 257}), HasSubstr("reading threads is 257"));
   EXPECT_THAT(fault({.limit_mb_s = -1}), HasSubstr("-1 MB/s"));
   EXPECT_THAT(fault({.limit_mb_s = std::numeric_limits<double>::quiet_NaN()}), HasSubstr("nan MB/s"));
   EXPECT_THAT(fault({.tries = 0}), HasSubstr("tried 0 times"));

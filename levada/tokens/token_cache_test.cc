@@ -239,7 +239,8 @@ TEST_F(TokenCaching, DetectsATextThatChangesDuringTokenization) {
     EXPECT_THAT(names_in_cache(), IsEmpty());
     return said;
   };
-  const auto expected = HasSubstr("c.txt was changed while it was tokenized: start again with a file that stays");
+  const auto expected =
+      HasSubstr("c.txt was changed while it was tokenized: start again with a file that does not change");
   EXPECT_THAT(fault([&] { dir_.write("c.txt", "longer than before"); }), expected);
   EXPECT_THAT(fault([&] {
                 dir_.write("d.txt", "behind");

@@ -317,7 +317,7 @@ TEST(Transfer, NamesIndivisiblePackedSequences) {
   EXPECT_THAT(refusal_of_segments({0, 6, 8}), HasSubstr("packed sequence 0 of row 0 has 6 positions, which 2*cp=4"));
   EXPECT_THAT(refusal_of_segments({0, 6, 8}), HasSubstr("--pad-to"));
   EXPECT_THAT(refusal_of_segments({0, 4, 4}), HasSubstr("must run from 0 to 8"));
-  EXPECT_THAT(refusal_of_segments({0, 12, 8}), HasSubstr("falls"));
+  EXPECT_THAT(refusal_of_segments({0, 12, 8}), HasSubstr("decreases at entry 2"));
 }
 
 }  // namespace

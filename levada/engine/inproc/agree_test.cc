@@ -91,6 +91,16 @@ TEST(Agree, RethrowsTheExceptionOfItsPoll) {
   }
 }
 
+TEST(Agree, KeepsAStatusThatAnotherOperationPostsDuringTheCall) {
+  const auto engines = inproc::make_group(2);
+  auto first = agreeing(*engines[0], agree_timeout);
+  while (std::string_view(engines[0]->status(0).operation.data()) != "start-up") std::this_thread::yield();
+  engines[0]->post(Status::make("raised", 4));
+  auto second = agreeing(*engines[1], agree_timeout);
+  EXPECT_EQ(first.get() + second.get(), "agreedagreed");
+  EXPECT_STREQ(engines[1]->status(0).operation.data(), "raised");
+}
+
 TEST(Agree, RestoresTheStatusBoard) {
   const auto engines = inproc::make_group(2);
   engines[0]->post(Status::make("mine", 4));
@@ -99,7 +109,7 @@ TEST(Agree, RestoresTheStatusBoard) {
   auto second = agreeing(*engines[1], agree_timeout);
   EXPECT_EQ(first.get() + second.get(), "agreedagreed");
   EXPECT_STREQ(engines[1]->status(0).operation.data(), "mine");
-  EXPECT_STREQ(engines[0]->status(1).operation.data(), "");
+  EXPECT_STREQ(engines[0]->status(1).operation.data(), "computing");
 }
 
 std::vector<std::shared_ptr<const Bytes>> one_byte_each(std::span<const ByteView> all) {

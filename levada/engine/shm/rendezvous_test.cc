@@ -124,8 +124,8 @@ TEST(Rendezvous, RejectsASecondRankZero) {
   const auto place = unique_place("two");
   test::ForkedRanks ranks(2, [&](int) { static_cast<void>(meet(0, 2, place, hasty)); });
   const auto endings = ranks.wait();
-  const bool first = endings[0].error.find("waits already") != std::string::npos;
-  const bool second = endings[1].error.find("waits already") != std::string::npos;
+  const bool first = endings[0].error.find("already waits") != std::string::npos;
+  const bool second = endings[1].error.find("already waits") != std::string::npos;
   EXPECT_TRUE(first || second) << endings[0].error << "\n" << endings[1].error;
 }
 

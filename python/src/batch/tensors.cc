@@ -72,11 +72,12 @@ Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& 
   Incoming array;
   if (!nb::try_cast(nb::borrow(value), array)) {
     throw_type_error(path, fmt::format("{} provides no host memory through DLPack or the buffer protocol",
-                             text_of(nb::handle(Py_TYPE(value.ptr())))));
+                                       text_of(nb::handle(Py_TYPE(value.ptr())))));
   }
   const auto given = array.dtype();
   const DType own = dtype.value_or(DType{given.code, given.bits, given.lanes});
-  if (!own.is_known() || array.ndim() > Shape::max_rank) throw_type_error(path, "DLPack cannot describe its dtype or rank");
+  if (!own.is_known() || array.ndim() > Shape::max_rank)
+    throw_type_error(path, "DLPack cannot describe its dtype or rank");
   const Shape shape(std::span(array.shape_ptr(), array.ndim()));
   const Shape strides(std::span(array.stride_ptr(), array.ndim()));
   const auto* data = static_cast<const std::byte*>(array.data());
