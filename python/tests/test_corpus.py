@@ -133,7 +133,7 @@ def test_a_state_past_the_end_of_the_data_is_refused(path: pathlib.Path) -> None
     state = feed.state_dict()
     shorter = feed_of(path)
     shorter.load_state_dict(state)
-    with pytest.raises(levada.InvalidArgument, match="before sample 160, but the data ends with sample 62"):
+    with pytest.raises(levada.InvalidArgument, match="at sample 160, but the data ends with sample 62"):
         firsts(shorter)
 
 

@@ -126,7 +126,7 @@ def test_a_state_of_two_workers_resumes_with_three_and_none() -> None:
     with flat.run(0) as run:
         next(iter(run))
         state = run.state_dict()
-    with flat.run(2, context="forkserver") as run, pytest.raises(levada.InvalidArgument, match="one with 2 workers does not"):
+    with flat.run(2, context="forkserver") as run, pytest.raises(levada.InvalidArgument, match="a run with 2 workers has another order"):
         run.load_state_dict(state)
         iter(run)
 

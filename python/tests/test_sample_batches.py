@@ -156,7 +156,7 @@ def test_the_error_of_a_batch_names_the_refused_value() -> None:
         (lambda: some()["nothing"], levada.InvalidArgument, "nothing"),
         (lambda: some().meta()["tokens"], levada.InvalidArgument, "tokens"),
         (lambda: some().split([1]), levada.InvalidArgument, "must add up"),
-        (lambda: some().split([[0, -1]]), TypeError, "neither counts nor lists"),
+        (lambda: some().split([[0, -1]]), TypeError, "parts must be counts, or lists"),
         (lambda: make.from_json('{"ids": 3}'), levada.InvalidArgument, "ids"),
         (lambda: exchange.balance([1], 0), levada.InvalidArgument, "part"),
         (lambda: exchange.balance([1], 1, equal=True, in_order=True), levada.InvalidArgument, "one of"),

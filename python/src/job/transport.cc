@@ -190,8 +190,8 @@ Membership join_over(nb::object transport, std::string name, int rank, std::vect
 void bind_transport(nb::module_& module) {
   nb::class_<Link>(
       module, "Link",
-      "The engine as a transport sees it. One thread at a time calls room_for_body() and deliver(), any thread "
-      "the others.")
+      "The engine as a transport sees it. One thread at a time calls room_for_body() and deliver(); any thread may "
+      "call the others.")
       .def("room_for_body", &Link::room_for_body, nb::arg("sender"), nb::arg("header"),
            nb::sig("def room_for_body(self, sender: int, header: typing.Any) -> typing.Any"),
            "Returns an array for the body that follows the header; None if no body follows, or if is_closed().")
