@@ -170,6 +170,7 @@ def test_a_path_that_loses_large_packets_is_named(hosts: several.Hosts, launcher
         ended = job.finish(60.0)
     texts = [str(each.told[-1]["text"]) for each in ended]
     assert all(each.told[-1]["kind"] == "PeerLost" for each in ended), ended
+    assert all(each.status >= 0 for each in ended), ended  # no thread of a transport outlives the interpreter
     assert any("has taken no data from it for 3 s: is the MTU the same on the way?" in text for text in texts), texts
 
 
