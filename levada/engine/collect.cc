@@ -230,7 +230,7 @@ void OperationStatus::post(int waiting_for, std::string_view detail, std::int64_
 void OperationStatus::end() noexcept {
   if (!before_) return;
   try {
-    const bool is_own = is_in(engine_.status(engine_.info().rank), operation_);
+    const bool is_own = engine_.status(engine_.info().rank).operation == Status::make(operation_, -1).operation;
     if (is_own) engine_.post(is_blank(*before_) ? Status::make(computing_operation, -1) : *before_);
   } catch (const Error&) {
     // The group has ended; no rank reads the board any more.
