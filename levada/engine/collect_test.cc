@@ -225,6 +225,35 @@ TEST(Allocate, TimesOutSuggestingMoreMemoryIfNoRankHoldsAny) {
               EndsWith("for memory for a block of 100 B; give the engine more memory"));
 }
 
+TEST(OperationStatus, RestoresTheEarlierStatusAtTheEnd) {
+  Silent engine(0, 1);
+  const std::string operation(40, 'o');  // longer than a status can hold
+  const auto now = [&] { return std::string(engine.statuses[0].operation.data()); };
+  {
+    OperationStatus status(engine, operation);
+    status.post(0, "detail", 7);
+    EXPECT_EQ(now(), std::string(23, 'o'));
+  }
+  EXPECT_EQ(now(), "computing");
+  engine.post(Status::make("mine", 4));
+  {
+    OperationStatus status(engine, operation);
+    status.post();
+    EXPECT_EQ(engine.statuses[0].step, 4);
+  }
+  EXPECT_EQ(now(), "mine");
+}
+
+TEST(OperationStatus, KeepsAStatusThatAnotherOperationHasPosted) {
+  Silent engine(0, 1);
+  {
+    OperationStatus status(engine, "mine");
+    status.post();
+    engine.post(Status::make("raised", 5));
+  }
+  EXPECT_EQ(std::string(engine.statuses[0].operation.data()), "raised");
+}
+
 TEST(Status, TruncatesAndTerminatesText) {
   const Status status = Status::make(std::string(50, 'o'), 3, 2, std::string(500, 'd'));
   EXPECT_EQ(std::string_view(status.operation.data()), std::string(23, 'o'));
