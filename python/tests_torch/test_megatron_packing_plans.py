@@ -97,7 +97,7 @@ def test_a_rank_with_few_samples_gets_short_ones_of_other_ranks() -> None:
         ([[[0, 1]], [[]]], r"micro-batch 0 of data-parallel rank 1 samples \[\]; a micro-batch needs one or more"),
         ([[[0, 1]], [[2, 4]]], r"samples \[2, 4\]; a micro-batch needs one or more of the samples 0 to 3"),
         ([[[0, 1, 2]], [[3]]], "micro-batch 0 of data-parallel rank 0 12 tokens; it holds at most 8"),
-        ([[[0, 1]], [[2, 2]]], "gave out 4 samples, 3 of them different, of a step of 4"),
+        ([[[0, 1]], [[2, 2]]], "returned 4 samples, 3 of them different, of a step of 4"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_refused(schedule: Schedule, text: str) -> None:

@@ -74,7 +74,7 @@ class _Watched(NamedTuple):
 
 
 class _Awaited(NamedTuple):
-    """A body that the thread that receives waits for."""
+    """A body that the thread that receives waits for, or that an earlier thread waits for."""
 
     sender: int
     since: float
@@ -111,7 +111,7 @@ class ProcessGroupTransport:
         """Guards what follows, and the calls of the link that only one thread at a time may make."""
         self._awaited: _Awaited | None = None
         self._slow: dict[int, threading.Thread] = {}
-        """The thread that waits for a slow body, by sender."""
+        """The thread that delivers the frame with a slow body, by sender."""
         self._link: Any = None
         self._process = os.getpid()
         self._threads: list[threading.Thread] = []
@@ -211,19 +211,25 @@ class ProcessGroupTransport:
                 continue
             failures = 0
             if not self._deliver(link, work._source_rank(), slot.numpy()):
+                self._ends(link)
                 return
             free.append(slot)
 
     def _deliver(self, link: Link, sender: int, header: Any) -> bool:
         """Returns False if another thread has taken this one's place."""
-        if sender in self._slow:
-            self._slow.pop(sender).join()  # its body has arrived, because a connection keeps the order
         awaited = None
+        this = _Awaited(sender, time.monotonic(), threading.current_thread())
+        with self._delivering:
+            earlier = self._slow.pop(sender, None)
+            if earlier is not None:
+                self._awaited = awaited = this
+        if earlier is not None:
+            earlier.join()  # a header may arrive before the body of an earlier frame
         try:
             with self._delivering:
                 room = link.room_for_body(sender, header)
-                if room is not None:
-                    self._awaited = awaited = _Awaited(sender, time.monotonic(), threading.current_thread())
+                if room is not None and awaited is None:
+                    self._awaited = awaited = this
             if room is not None:
                 self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
             with self._delivering:
@@ -241,9 +247,12 @@ class ProcessGroupTransport:
             awaited = self._awaited
             if awaited is None or time.monotonic() - awaited.since < _SLOW_BODY:
                 return
-            with contextlib.suppress(EngineError):  # without another thread, the other ranks wait, too
+            self._slow[awaited.sender], self._awaited = awaited.thread, None
+            try:
                 self._threads.append(start_thread("the engine c10d", "levada c10d _receive", self._receive, link))
-                self._slow[awaited.sender], self._awaited = awaited.thread, None
+            except EngineError:  # without another thread, the other ranks wait, too
+                del self._slow[awaited.sender]
+                self._awaited = awaited
 
     def _settle(self, link: Link) -> None:
         while (batch := self._sent.get()) is not None:
