@@ -189,8 +189,6 @@ ByteReader reader_of(ByteView answer) {
 template <typename Work>
 auto exchanged(Engine& engine, Work work) {
   try {
-    OperationStatus status(engine, "exchange");
-    status.post();
     return work();
   } catch (const SharedError& error) {
     throw_error(error.kind, error.message);
@@ -373,6 +371,8 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
     result.agreed_bytes = mine.size();
     result.plan_time = plan_time;
     result.agree_time = agreed - begin - plan_time;
+    OperationStatus status(*engine_, "exchange");
+    status.post();
     TransferLoop({*engine_, store, now->rows, *index_, now->holdings, options, chunk_bytes}, to_all_).run(result);
     result.move_time = Clock::now() - agreed;
     if (kind != Answer::rows_of_one_round) last_ = std::move(now);
