@@ -108,7 +108,7 @@ bool TransferLoop::send_some(ExchangeResult& result) {
   std::erase_if(active_, [&](std::size_t i) {
     bool over = false;
     progress |= send_some_of(sends_[i], over, result);
-    LEVADA_ASSERT(!over || sends_[i].room <= in_flight_, "messages in flight include those of all channels");
+    LEVADA_ASSERT(!over || sends_[i].room <= in_flight_, "a finished send has room in flight");
     if (over) in_flight_ -= sends_[i].room;
     return over;
   });

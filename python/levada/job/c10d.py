@@ -74,7 +74,7 @@ class _Watched(NamedTuple):
 
 
 class _Awaited(NamedTuple):
-    """A body that the thread that receives waits for, or that an earlier thread waits for."""
+    """A frame that the thread that receives is delivering, once its body and the sender's earlier frames are there."""
 
     sender: int
     since: float
@@ -217,19 +217,14 @@ class ProcessGroupTransport:
 
     def _deliver(self, link: Link, sender: int, header: Any) -> bool:
         """Returns False if another thread has taken this one's place."""
-        awaited = None
         this = _Awaited(sender, time.monotonic(), threading.current_thread())
         with self._delivering:
-            earlier = self._slow.pop(sender, None)
-            if earlier is not None:
-                self._awaited = awaited = this
+            earlier, self._awaited = self._slow.pop(sender, None), this
         if earlier is not None:
             earlier.join()  # a header may arrive before the body of an earlier frame
         try:
             with self._delivering:
                 room = link.room_for_body(sender, header)
-                if room is not None and awaited is None:
-                    self._awaited = awaited = this
             if room is not None:
                 self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
             with self._delivering:
@@ -237,7 +232,7 @@ class ProcessGroupTransport:
         except RuntimeError as error:
             self._lose(link, [sender], first_line(error))
         with self._delivering:
-            receives = self._awaited is awaited
+            receives = self._awaited is this
             if receives:
                 self._awaited = None
         return receives
