@@ -80,7 +80,7 @@ std::string follow(Engine& engine, int rank, bool receives) {
   const bool is_circle = rank >= 0 && rank < info.size && (rank == info.rank || is_named(rank));
   const std::vector<int> followed = named;
   const auto is_suspect = [&](int beside) {
-    if (has_silent && host(beside) == host(info.rank)) return true;
+    if ((has_silent || rank == info.rank) && host(beside) == host(info.rank)) return true;
     return (has_silent || is_circle) &&
            std::ranges::any_of(followed, [&](int each) { return host(each) == host(beside); });
   };
