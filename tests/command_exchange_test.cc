@@ -69,7 +69,7 @@ TEST(CommandPlanExchange, ReportsErrorsInOneSentence) {
   expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"), "destinations[0].ranks: expected a rank");
   expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along the data axes");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"])"),
-                 "sample a, key values is wanted on rank 1, but no rank has that key of it");
+                 "sample a, key values is wanted on rank 1, but no rank holds it");
   expect_refusal(spec(R"("destinations": [], "destinations": [])"), "key \"destinations\" appears twice in one object");
   expect_refusal(spec(R"("destinations": [{"ranks": [2147483647], "ids": ["a"]}])"), "rank 2147483647");
   expect_refusal(spec(R"("destinations": [{"mesh": "dp=0", "ids": []}])"), "destinations[0]: axis dp");

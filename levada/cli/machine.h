@@ -40,7 +40,7 @@ struct Machine {
 /// Examines this machine; measures for less than a second.
 Machine examine_machine();
 
-/// Returns a sentence for each limit on this machine's speed that explains how to lift it; empty if there is none.
+/// Returns a sentence for each limit on this machine's speed that explains how to lift it.
 std::vector<std::string> advice_for(const Machine& machine);
 
 /// Returns the options of `levada plan --hosts` that a single host can measure, for hosts like this one: "--link 25Gb/s

@@ -6,22 +6,38 @@
 namespace levada {
 namespace {
 
-std::atomic<bool> has_failed = false;
+constexpr Clock::rep never = Clock::time_point::max().time_since_epoch().count();
+std::atomic<Clock::rep> fails_at = never;
 std::mutex mutex;
 Deadline leaves_until = Deadline::now();  // guarded by mutex
+std::string exception_text;               // guarded by mutex
 
 }  // namespace
 
 void ProcessFailure::note() noexcept {
-  has_failed = true;
+  fails_at = 0;
+}
+
+void ProcessFailure::note_exception(std::string_view text, Duration patience) {
+  {
+    const std::lock_guard lock(mutex);
+    exception_text = text;
+  }
+  Clock::rep expected = never;
+  fails_at.compare_exchange_strong(expected, (Clock::now() + patience).time_since_epoch().count());
 }
 
 void ProcessFailure::forget() noexcept {
-  has_failed = false;
+  fails_at = never;
 }
 
 bool ProcessFailure::exists() noexcept {
-  return has_failed;
+  return Clock::now().time_since_epoch().count() >= fails_at;
+}
+
+std::string ProcessFailure::exception() {
+  const std::lock_guard lock(mutex);
+  return exception_text;
 }
 
 Deadline ProcessFailure::leave_deadline(Duration timeout) noexcept {

@@ -216,7 +216,7 @@ TEST(Exchange, DeliversSamplesWithoutTheKeysThatTheyLack) {
     }
     ExchangeRequest request{{{{1, 2}, ids}}, {"mask"}};
     EXPECT_EQ(refusal([&] { Exchange(engine).redistribute(store, request); }),
-              "sample a, key mask is wanted on ranks 1,2, but no rank has that key of it");
+              "sample a, key mask is wanted on ranks 1,2, but no rank holds it");
     request.allow_absent = true;
     Exchange(engine).redistribute(store, request);
     EXPECT_EQ(store.get(b, request.keys), made_samples(b, {"mask"}));
@@ -282,7 +282,7 @@ TEST(Exchange, FailsOnAllRanksBeforeAnythingMoves) {
                       [&](const auto& engine) {
                         exchange(engine, tokens(own(engine), 3), {request.destinations, {"x"}});
                       }),
-             "sample a, key x is wanted on rank 2, but no rank has that key of it (the first of 2 errors)");
+             "sample a, key x is wanted on rank 2, but no rank holds it (the first of 2 errors)");
   expect_all(refusals(3,  // each rank lists its destinations in another order
                       [&](const auto& engine) {
                         ExchangeRequest mine{{{{2}, {"z", "a"}}, {{1, 0}, {"y", "z"}}, {{2}, {"y"}}}, {"tokens", "x"}};

@@ -237,7 +237,7 @@ class Planner {
       const Key& key = keys_[k];
       const std::uint32_t held = holders_of(sample, key);
       if (held == 0) {
-        if (!request_.allow_absent) note_missing(sample, key, "no rank has that key of it");
+        if (!request_.allow_absent) note_missing(sample, key, "no rank holds it");
         ++k;
         continue;
       }

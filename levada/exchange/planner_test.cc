@@ -153,9 +153,8 @@ TEST(Planner, NamesTheImpossibleRequest) {
   EXPECT_EQ(wanting({"y"}, {"tokens", "reward"}),
             "sample y, keys reward, tokens is wanted on ranks 2,3, but no rank holds it");
   EXPECT_EQ(wanting({"y"}, {}), "sample y is wanted on ranks 2,3, but no rank holds it");
-  EXPECT_EQ(wanting({"a"}, {"values"}), "sample a, key values is wanted on ranks 2,3, but no rank has that key of it");
-  EXPECT_EQ(wanting({"b", "a"}, {"reward"}),
-            "sample b, key reward is wanted on ranks 2,3, but no rank has that key of it");
+  EXPECT_EQ(wanting({"a"}, {"values"}), "sample a, key values is wanted on ranks 2,3, but no rank holds it");
+  EXPECT_EQ(wanting({"b", "a"}, {"reward"}), "sample b, key reward is wanted on ranks 2,3, but no rank holds it");
   ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens", "reward"}};
   request.allow_absent = true;
   EXPECT_EQ(delivered(plan_exchange(directory, request)).size(), 3u);

@@ -1,7 +1,9 @@
 #include "levada/plan/plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -351,6 +353,30 @@ TEST(PlanFanOut, RejectsCutsOfPackedElements) {
               HasSubstr("x is float4_e2m1fn, whose elements do not begin on bytes"));
   EXPECT_EQ(refusal_of(fields, layout, "tp=1"), "nothing was refused");
   EXPECT_EQ(refusal_of(fields, layouts::gpt({}), "tp=2").substr(0, 12), "the batch ha");
+}
+
+TEST(PlanFanOut, RejectsFieldsThatPackedSequencesCannotDivide) {
+  // Two rows of the sequences [0, 4) and [4, 8).
+  const FieldSegments packed{
+      .boundaries = std::make_shared<Segments>(Segments{.rows = 2, .entries = 3, .positions = {0, 4, 8, 0, 4, 8}}),
+      .path = "cu_seqlens",
+      .differs_from = {}};
+  const auto refused = [&](const Shape& shape, std::vector<Placement> cuts, std::string_view mesh = "cp=2,tp=2") {
+    Layout layout;
+    layout.rules = {{"x", std::move(cuts)}};
+    return refusal_of({{.path = "x", .dtype = dtypes::int64, .shape = shape, .segments = packed}}, layout, mesh);
+  };
+  const auto cannot = [](std::string_view shape) {
+    return HasSubstr(fmt::format("x of shape {} cannot be divided by zigzag(cp", shape));
+  };
+  EXPECT_EQ(refused({2, 8}, {Zigzag{"cp", 1}}), "nothing was refused");
+  EXPECT_EQ(refused({2, 8, 4}, {Zigzag{"cp", 1}, Shard{"tp", 2}}), "nothing was refused");
+  EXPECT_THAT(refused({8}, {Zigzag{"cp", 0}}), cannot("[8]"));                        // rows are missing
+  EXPECT_THAT(refused({3, 8}, {Zigzag{"cp", 1}}), cannot("[3, 8]"));                  // another number of rows
+  EXPECT_THAT(refused({2, 1, 8}, {Zigzag{"cp", 2}}), cannot("[2, 1, 8]"));            // the rows are not the dim before
+  EXPECT_THAT(refused({2, 8}, {Zigzag{"cp", 1}, Shard{"tp", 1}}), cannot("[2, 8]"));  // a second cut of the dim
+  EXPECT_THAT(refused({2, 10}, {Zigzag{"cp", 1}}), HasSubstr("cu_seqlens of row 0 must run from 0 to 10"));
+  EXPECT_THAT(refused({2, 8}, {Zigzag{"cp", 1}}, "cp=4"), HasSubstr("packed sequence 0 of row 0 has 4 positions"));
 }
 
 TEST(PlanFanOut, RejectsDealingFieldsCutAlongTheDataAxis) {

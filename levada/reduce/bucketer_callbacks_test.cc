@@ -229,7 +229,7 @@ TEST(Bucketer, RejectsAnAllGatherOfPackedElements) {
   Bucketer bucketer;
   const Tensor packed = Tensor::zeros(dtypes::float4_e2m1fn, {3});
   EXPECT_EQ(fault_of([&] { bucketer.all_gather(engine, packed); }),
-            "Unsupported: there is no all-gather of float4_e2m1fn: its elements are smaller than a byte");
+            "Unsupported: all-gather does not support float4_e2m1fn: its elements are smaller than a byte");
 }
 
 TEST(Bucketer, EndsTheGroupIfItsPollThrows) {

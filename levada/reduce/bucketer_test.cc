@@ -283,7 +283,7 @@ TEST(Bucketer, NamesTheInputThatCannotBeReduced) {
         HasSubstr("InvalidArgument: a reduce-scatter takes one tensor for each of the 2 ranks of the group, got 1"));
     EXPECT_THAT(fault({a, b}), HasSubstr("tensor 1 is float32 [5], tensor 0 is float32 [4]"));
     EXPECT_THAT(fault({a, c}), HasSubstr("tensor 1 is float64 [4]"));
-    EXPECT_THAT(fault({d, d}), HasSubstr("Unsupported: there is no sum of bool"));
+    EXPECT_THAT(fault({d, d}), HasSubstr("Unsupported: sum does not support bool"));
     EXPECT_THAT(fault_of([&] { bucketer.reduce_scatter(engine, Tensor::zeros(dtypes::float32, {}), ReduceOp::sum); }),
                 HasSubstr("without dimensions cannot be divided among ranks"));
     EXPECT_THAT(fault_of([&] { bucketer.empty(engine, dtypes::float32, {5}); }),

@@ -17,7 +17,7 @@ void check_gatherable(const TensorView& input) {
   check_cpu(input);
   if (input.dtype().is_byte_sized()) return;
   throw Unsupported(
-      fmt::format("there is no all-gather of {}: its elements are smaller than a byte", input.dtype().name()));
+      fmt::format("all-gather does not support {}: its elements are smaller than a byte", input.dtype().name()));
 }
 
 void check_alike(std::span<const TensorView> inputs, int ranks) {

@@ -430,6 +430,11 @@ def reserve_open_files(count: int, who: str) -> None:
     Raises this process's limit so that it can open `count` more files. Raises InvalidArgument, with the number that is needed, if the hard limit is too low. `who` names this process.
     """
 
+def note_process_exception(text: str, patience: float) -> None:
+    """
+    Notes that an exception of this text ends the process. After `patience` seconds, the process waits only a few more for ranks that it leaves.
+    """
+
 def check_greetings(greetings: Sequence[bytes]) -> None:
     """
     Raises EngineError unless all greetings of a group's ranks come from the same release of Levada.

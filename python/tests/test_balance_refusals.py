@@ -271,7 +271,7 @@ def test_a_corpus_with_a_sequence_that_fits_no_micro_batch_is_refused() -> None:
         ([{"labels": np.ones(1, np.uint8), "tokens": [1]}], "cannot be padded with -100"),
         ([{"tokens": [1], "cu_seqlens": 1}], "adds itself"),
         ([{"text": "a"}], "length="),
-        ([[1, 2], np.ma.masked_array([1, 2], [0, 1])], "field tokens is a MaskedArray, which is more than its elements; pass its .filled"),
+        ([[1, 2], np.ma.masked_array([1, 2], [0, 1])], "field tokens has type MaskedArray, which is more than its elements; pass its .filled"),
     ],
 )
 def test_samples_longer_than_a_row_are_refused(samples: list[Any], why: str) -> None:

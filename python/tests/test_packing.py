@@ -282,8 +282,8 @@ BAD: list[tuple[Any, str]] = [
     ({**GOOD, "reward": np.array([1, 2])}, r"item 1.*: besides tokens it has reward \(int64\), but earlier documents"),
     ({"tokens": np.array([1, 2])}, r"item 1.*: besides tokens it has no other fields, but earlier documents have reward"),
     ({"ids": np.array([1, 2])}, r"item 1.*: the document has no field tokens, but ids; set tokens to"),
-    ({**GOOD, "text": "hello"}, r"item 1.*: text is a str; it must be an array of numpy or a tensor of torch"),
-    ([1, 2, 3], r"item 1.*: the item is a list; it must be an array of numpy"),
+    ({**GOOD, "text": "hello"}, r"item 1.*: text has type str; it must be an array of numpy or a tensor of torch"),
+    ([1, 2, 3], r"item 1.*: the item has type list; it must be an array of numpy"),
     ({1: np.array([1])}, r"item 1.*: a field is named 1, which is no str"),
     (np.array(["a"]), r"item 1.*: the item .* numpy's dtype str"),
 ]

@@ -72,7 +72,7 @@ def test_arrays_from_the_file_can_be_written_to(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_cache_refuses_unregistered_classes_shuffles_and_another_key(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(levada.InvalidArgument, match=r"it is a object; register its class with levada.register\(\)$"):
+    with pytest.raises(levada.InvalidArgument, match=r"its class is object; register it with levada.register\(\)$"):
         list(levada.Pipeline([object()]).cache(tmp_path / "objects"))
     with pytest.raises(levada.InvalidArgument, match='"shuffle" before it would run in the first pass only'):
         list(levada.Pipeline(range(3)).shuffle().cache(tmp_path / "shuffled"))

@@ -67,7 +67,7 @@ def test_special_tokens_change_the_tokens_of_a_corpus(tmp_path: pathlib.Path, bp
 def test_special_tokens_require_a_template(given: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=rf"special_tokens takes a tokenizer\.json or its folder; {given} has no"):
         _tokenizers.open_tokenizer(given, special_tokens=True)
-    with pytest.raises(levada.InvalidArgument, match="a chat has those of its chat_template"):
+    with pytest.raises(levada.InvalidArgument, match="the chat_template already adds special tokens"):
         _tokenizers.open_tokenizer(given, "own", special_tokens=True)
 
 

@@ -412,7 +412,7 @@ def test_a_class_is_imported_if_pickles_are_allowed(
     module = __import__("imported_late")
     message = levada.pack([module.Late(1)])
     del sys.modules["imported_late"]
-    with pytest.raises(levada.Unsupported, match=r"import imported_late on every rank, or give allow_pickle=True"):
+    with pytest.raises(levada.Unsupported, match=r"import imported_late on every rank, or pass allow_pickle=True"):
         levada.unpack(message)
     assert "imported_late" not in sys.modules
     assert levada.unpack(message, allow_pickle=True)[0].x == 1

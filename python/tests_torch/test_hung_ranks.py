@@ -24,7 +24,7 @@ LEAVES = 30.0
 """Seconds after the first error within which all other ranks must have exited."""
 
 JOIN = """
-import ctypes, itertools, os, threading, time
+import ctypes, itertools, os, signal, threading, time
 import numpy as np
 import torch.distributed as dist
 import levada
@@ -39,6 +39,7 @@ def count():
     if rank == int(os.environ["HANG_RANK"]) and counted == hang_at:
         tell(hangs=True)
         if how == "sleeps": time.sleep(10_000)
+        if how == "stops itself": os.kill(os.getpid(), signal.SIGSTOP)
         if how == "holds the GIL": ctypes.PyDLL(None).sleep(10_000)
 """
 
@@ -158,6 +159,30 @@ def test_the_others_leave_a_rank_that_hangs_in_an_operation(launcher: Launcher, 
         assert each["kind"] in ("Timeout", "PeerLost", "EngineError"), (rank, each)
         assert "Timeout" in f"{each['kind']}: {each['text']}" or "waited" in each["text"], (rank, each)
         assert f"; rank {hung}: " in each["text"] and "has posted nothing" not in each["text"], (kind, rank, each)
+
+
+OWN_COLLECTIVE = f"""
+import datetime, torch
+def work():
+    gradients = dist.new_group(timeout=datetime.timedelta(seconds={TIMEOUT}))
+    batches = ({{"x": np.full(100_000, i)}} for i in itertools.count())
+    for batch in levada.Feed(batches, levada.Mesh(tp=size), group=job, timeout={TIMEOUT}):
+        count()
+        dist.all_reduce(torch.ones(1), group=gradients)
+try:
+    work()
+except Exception as error:
+    tell(kind=type(error).__name__, text=str(error))
+    raise
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("hung", range(4) if IS_WHOLE else [3])
+def test_ranks_whose_own_collective_fails_leave_the_rank_that_hangs(launcher: Launcher, hung: int) -> None:
+    environment = {"HANG_RANK": str(hung), "HANG_AT": "20", "HANG_HOW": "stops itself"}
+    job = launcher.start([2, 2], JOIN + OWN_COLLECTIVE, environment=environment)
+    assert {each["kind"] for each in errors_without(job, hung).values()} <= {"RuntimeError", "PeerLost", "Timeout"}
 
 
 @pytest.mark.timeout(180)

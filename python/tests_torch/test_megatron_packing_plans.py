@@ -108,7 +108,7 @@ def test_a_schedule_that_does_not_fit_is_refused(schedule: Schedule, text: str) 
 @pytest.mark.parametrize(
     ("item", "text"),
     [
-        (7, "item 0 of the data iterator is a int; it must be a dict, or a list of dicts"),
+        (7, "item 0 of the data iterator has type int; it must be a dict, or a list of dicts"),
         ([sample(4, padded_seq_len=4), {}], "item 0 of the data iterator, sample 1 of it has no tokens"),
         (sample(4, padded_seq_len=4, cu_seqlens=torch.tensor([0, 4])), "must have either padded_seq_len"),
         (sample(4, padded_seq_len=torch.tensor([2, 2])), r"has padded_seq_len tensor\(\[2, 2\]\); it must be one whole"),

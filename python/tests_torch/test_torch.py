@@ -78,7 +78,7 @@ class Registered(torch.Tensor):
 
 
 def test_a_subclass_of_tensor_is_refused_by_name_unless_it_is_registered() -> None:
-    with pytest.raises(TypeError, match=r"^batch\['x'\] cannot cross between ranks: it is a Labelled; register"):
+    with pytest.raises(TypeError, match=r"^batch\['x'\] cannot cross between ranks: its class is Labelled; register"):
         levada.pack({"x": torch.ones(2).as_subclass(Labelled)})
     with pytest.raises(TypeError, match="a Labelled is more than its elements"):
         levada.ReduceScatter()(torch.ones(2).as_subclass(Labelled))

@@ -19,6 +19,7 @@
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
 #include "levada/engine/joined/hosts_testing.h"
+#include "levada/engine/process_failure.h"
 
 namespace levada::joined {
 namespace {
@@ -366,6 +367,16 @@ TEST(Joined, ALeavingRankEndsTheGroupsItForwardsForIfInterrupted) {
               testing::MatchesRegex("(.*rank 2 aborted: it was interrupted while it was leaving and still forwarded "
                                     "what rank 0 sends to rank 3\n){3}"));
   EXPECT_EQ(calls, 3);
+}
+
+TEST(Joined, ARankThatAnExceptionEndsQuotesItToTheRanksItForwardsTo) {
+  const auto fail = [] {
+    ProcessFailure::note_exception("ValueError: loss is NaN", Duration::zero());
+    return false;
+  };
+  EXPECT_THAT(leave_early({.failed_leave_timeout = std::chrono::milliseconds(200), .is_interrupted = fail}),
+              testing::MatchesRegex("(.*rank 2 aborted: it has ended with ValueError: loss is NaN, and still forwards "
+                                    "what rank 0 sends to rank 3\n){3}"));
 }
 
 TEST(Joined, AWaitForAForwarderNamesTheRankThatBlocksIt) {

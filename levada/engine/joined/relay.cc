@@ -238,6 +238,12 @@ Relay::~Relay() {
   thread_->join();
 }
 
+/// Returns how this process has ended after a failure.
+std::string ended_how() {
+  const auto exception = ProcessFailure::exception();
+  return exception.empty() ? "left because of an error" : fmt::format("ended with {}", exception);
+}
+
 std::string Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   const auto begin = Clock::now();
   const auto last = Deadline::after(options_.leave_timeout);
@@ -249,7 +255,7 @@ std::string Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
     const auto failed = has_failed ? ProcessFailure::leave_deadline(options_.failed_leave_timeout) : last;
     const auto deadline = failed.at() < last.at() ? failed : last;
     if (deadline.expired()) {
-      return has_failed ? "it has left because of an error, and still forwards"
+      return has_failed ? fmt::format("it has {}, and still forwards", ended_how())
                         : fmt::format("it has left, and after its leave_timeout of {} still forwards",
                                       format_duration(options_.leave_timeout));
     }

@@ -399,7 +399,7 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
     for value, length in zip(values, lengths, strict=True):
         if _is_more_than_elements(value) and value.ndim > 0 and len(value) == length:
             raise InvalidArgument(
-                f"field {key} is a {type(value).__name__}, which is more than its elements; pass {plain_form(value)}"
+                f"field {key} has type {type(value).__name__}, which is more than its elements; pass {plain_form(value)}"
             )
     return values
 

@@ -156,9 +156,9 @@ def find(name: str, may_import: bool = False) -> type | None:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
-            raise Unsupported(f"a batch holds a {name}, which cannot be imported on this rank: {error}") from error
+            raise Unsupported(f"a batch holds an object of {name}, which cannot be imported on this rank: {error}") from error
     if module is None:
-        raise Unsupported(f"a batch holds a {name}; import {module_name} on every rank, or give allow_pickle=True")
+        raise Unsupported(f"a batch holds an object of {name}; import {module_name} on every rank, or pass allow_pickle=True")
     if not isinstance(module, types.ModuleType):
         return None
     # An attribute of a module that is imported lazily would import it.
@@ -288,7 +288,7 @@ def _name_to_send(cls: Any, path: str, allowed: int) -> str:
 
 
 def _remedy(cls: Any) -> str:
-    return f"call levada.register({cls.__name__}) on every rank, or give allow_pickle=True"
+    return f"call levada.register({cls.__name__}) on every rank, or pass allow_pickle=True"
 
 
 def is_named_tuple(cls: type) -> bool:
@@ -402,7 +402,7 @@ def put_together(name: str, keys: list[Key], children: list[Any], state: Any, al
         cls = find(name, allowed == ANY)
         if cls is None:
             module = name.partition(":")[0]
-            raise Unsupported(f"a batch holds a {name}, which {module} does not have on this rank; levada.register() it")
+            raise Unsupported(f"a batch holds an object of {name}, which {module} does not have on this rank; levada.register() it")
         registration = find_registration(cls)
         if registration is None:
             why = _refusal(cls, name, allowed)

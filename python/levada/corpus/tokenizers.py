@@ -30,7 +30,7 @@ def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = F
         raise InvalidArgument("chat_template and special_tokens require a tokenizer: pass tokenizer=")
     if chat_template:
         if special_tokens:
-            raise InvalidArgument("special_tokens is True, but a chat has those of its chat_template: pass only one of the two")
+            raise InvalidArgument("special_tokens is True, but the chat_template already adds special tokens: pass only one of the two")
         return open_chat_tokenizer(given, chat_template)
     if isinstance(given, (str, os.PathLike)):
         return _open_path(os.fspath(given), special_tokens)

@@ -48,7 +48,7 @@ def read(data_iterator: Iterator[Any], count: int) -> list[Sample]:
         for at, each in enumerate(item if isinstance(item, list) else [item]):
             where = f"item {number} of the data iterator" + (f", sample {at} of it" if isinstance(item, list) else "")
             if not isinstance(each, Mapping):
-                raise InvalidArgument(f"{where} is a {type(each).__name__}; it must be a dict, or a list of dicts")
+                raise InvalidArgument(f"{where} has type {type(each).__name__}; it must be a dict, or a list of dicts")
             samples += _samples_of(each, where)
     return samples
 

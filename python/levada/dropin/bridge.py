@@ -380,7 +380,7 @@ class _Stream:
                 if isinstance(error, SourceError):
                     self._batches = None  # the next call restarts, in the same way on all ranks
                 advice = f"set {__name__}.ALLOW_PICKLE = True"
-                error.args = (str(error).replace("give allow_pickle=True", advice),)
+                error.args = (str(error).replace("pass allow_pickle=True", advice),)
                 raise
             finally:
                 del self._reader.read

@@ -320,7 +320,7 @@ def _next(data_iterator: Any, tp: Any, chunk: int) -> Batch:
         return batch
     if wrapped is not None:
         raise InvalidArgument(
-            f"the data iterator is a {type(data_iterator).__name__}, but tensor-parallel peers may read the "
+            f"the data iterator has type {type(data_iterator).__name__}, but tensor-parallel peers may read the "
             "iterator that wrap_data_iterator() returned; pass the one that it returned on this rank"
         )
     shared = BroadcastIterator(None if data_iterator is None else _OnHost(data_iterator), tp)

@@ -54,7 +54,7 @@ def _packed(value: Any, place: str) -> bytes:
         return _levada.pack_state(value)
     except TypeError as error:
         raise InvalidItem(
-            f'{place} is a {type(value).__name__}, and divide="split" divides lists of plain values and registered classes '
+            f'{place} has type {type(value).__name__}, and divide="split" divides lists of plain values and registered classes '
             "only, even with allow_pickle=True: levada.register() the classes in it, or name the placement of every field "
             "with layout="
         ) from error

@@ -117,12 +117,11 @@ def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
         return _locks.setdefault(group, {}).setdefault(ranks, threading.RLock())
 
 
-def finish(timeout: float) -> None:
-    """Waits until everything in flight to ranks of other groups, which must have been left, has been sent. Waits at
-    most `timeout` seconds for all of them together after a failure."""
-    until = time.monotonic() + timeout
+def finish(failed_until: float) -> None:
+    """Waits until everything in flight to ranks of other groups, which must have been left, has been sent. After a
+    failure, waits at most until `failed_until`, a time of time.monotonic()."""
     for transport in _transports:
-        transport.finish(until)
+        transport.finish(failed_until)
 
 
 def size_of(group: Any) -> int:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import multiprocessing.process
 import sys
+import time
 import weakref
 from typing import Any, Protocol
 
@@ -19,7 +20,8 @@ from levada.job.groups import ENGINES, MAX_DEGREE, Options, finish, join_group, 
 from levada.job.meshes import is_device_mesh, ranks_of
 
 _FAREWELL = 10.0
-"""Seconds that an exiting rank waits until the others have been notified of its end."""
+"""Seconds that an exiting rank waits, after a failure, until the others have been notified of its end. The exception that
+ends a process counts as a failure after these seconds."""
 _LOADERS = 30.0
 """Seconds that an exiting rank waits for loaders that are still producing an item."""
 
@@ -205,7 +207,10 @@ def close_at_exit(what: Closable) -> None:
 @atexit.register
 def _leave() -> None:
     """Closes everything while threads can still run, so that no rank waits for this one."""
+    until = time.monotonic() + _FAREWELL
     failure, step = note_uncaught()
+    if failure:  # a rank that does not answer may hang, and have caused it
+        _levada.note_process_exception(failure, _FAREWELL)
     for joined in list(_joined) if failure else ():
         with contextlib.suppress(Exception):  # the job has ended; the calls below close the object anyway
             joined.note_exception(failure, step)
@@ -216,5 +221,5 @@ def _leave() -> None:
             continue
     for joined in list(_joined):
         joined.leave()
-    finish(_FAREWELL)
+    finish(until)
     await_at_exit(_LOADERS)

@@ -196,7 +196,7 @@ class Rebuilder::BatchBuilder {
     nb::object value = nb::bytes(bytes.data(), bytes.size());
     if (mark != pickled) return value;
     if (by_.allowed_ != Allowed::any) {
-      throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
+      throw Unsupported("a batch holds a pickled object; pass allow_pickle=True on every rank");
     }
     return nb::module_::import_("pickle").attr("loads")(value);
   }

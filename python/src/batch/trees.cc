@@ -217,7 +217,7 @@ class ToTree {
     const auto name = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__qualname__"));
     throw_type_error(
         path.text(),
-        fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
+        fmt::format("its class is {}; register it with levada.register(), or pass allow_pickle=True", name));
   }
 
   static Tree pickle(nb::handle value, const Path& path, char& mark) {

@@ -27,6 +27,7 @@
 #include "levada/engine/collect.h"
 #include "levada/engine/greeting.h"
 #include "levada/engine/joined/joined.h"
+#include "levada/engine/process_failure.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/feed/feed.h"
 #include "levada/launch/launch.h"
@@ -250,6 +251,14 @@ void bind_launch(nb::module_& module) {
              "Raises this process's limit so that it can open `count` more files. Raises InvalidArgument, with the "
              "number that "
              "is needed, if the hard limit is too low. `who` names this process.");
+  module.def(
+      "note_process_exception",
+      [](const EscapedText& text, double patience) {
+        ProcessFailure::note_exception(text.utf8, duration_of(patience));
+      },
+      nb::arg("text"), nb::arg("patience"),
+      "Notes that an exception of this text ends the process. After `patience` seconds, the process waits only a few "
+      "more for ranks that it leaves.");
   module.def("check_greetings", &check_greetings_of, nb::arg("greetings"),
              "Raises EngineError unless all greetings of a group's ranks come from the same release of Levada.");
   module.def("join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::arg("degree"), nb::arg("leave_timeout"),

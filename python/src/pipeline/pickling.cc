@@ -282,7 +282,7 @@ Tensor PythonItemTraits::other_array(nb::handle value, const std::string& name, 
   libraries_->refresh();
   if (!libraries_->is_tensor(value, kind)) {
     const auto type = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
-    throw InvalidArgument(fmt::format("{} is a {}; it must be an array of numpy or a tensor of torch", name, type));
+    throw InvalidArgument(fmt::format("{} has type {}; it must be an array of numpy or a tensor of torch", name, type));
   }
   try {
     return libraries_->from_python(value, kind, name);
@@ -333,7 +333,7 @@ namespace {
 
 /// Throws, without the hint on allow_pickle: the items of a cache are never pickled.
 [[noreturn]] void throw_invalid(std::string_view why) {
-  throw InvalidArgument(std::string(why.substr(0, why.find(", or give allow_pickle"))));
+  throw InvalidArgument(std::string(why.substr(0, why.find(", or pass allow_pickle"))));
 }
 
 }  // namespace
