@@ -270,10 +270,8 @@ std::string_view to_string(ReduceOp op) {
 void check_reducible(DType dtype, ReduceOp op) {
   const auto format = describe(dtype).format;
   if (format != Format::none && (op == ReduceOp::sum || !is_integer(format))) return;
-  throw Unsupported(fmt::format("{} does not support {}; {}", to_string(op), dtype.name(),
-                                is_integer(format)
-                                    ? "sum it, or average floating-point numbers"
-                                    : "it takes integers, and floating-point numbers of 16 bits or more"));
+  throw Unsupported(fmt::format("{} does not support {}; it takes {}floating-point numbers of 16 bits or more",
+                                to_string(op), dtype.name(), op == ReduceOp::sum ? "integers and " : ""));
 }
 
 DType sum_dtype(DType dtype) {
