@@ -85,9 +85,10 @@ class Dispatcher {
           if (!assigner_.has_caught_up()) throw_past_end(assigner_.number());
           return std::nullopt;
         }
-        if (assigner_.wanted()) add(*std::move(item));
+        Item* const added = assigner_.wanted() ? &add(*std::move(item)) : nullptr;
         assigner_.advance();
-        full = sizer_.add([this] { return runtime_.work_time(); }) || pace_.is_every(assigner_.number());
+        full = sizer_.add([this] { return runtime_.work_time(); }) || pace_.is_every(assigner_.number()) ||
+               (added != nullptr && !runtime_.process().traits.detach(*added));
       }
       if (auto failure = flush()) return failure;
     }
@@ -102,10 +103,10 @@ class Dispatcher {
     sizer_.begin(runtime_.work_time());
   }
 
-  void add(Item item) {
+  Item& add(Item item) {
     Share& share = shares_[static_cast<std::size_t>(assigner_.worker())];
     if (share.items.empty()) share.first = assigner_.number();
-    share.items.push_back(std::move(item));
+    return share.items.emplace_back(std::move(item));
   }
 
   std::optional<Failed> flush() {

@@ -73,6 +73,10 @@ class ItemTraits {
   /// Returns a dict of these arrays.
   virtual Item dict_of(Arrays arrays) const = 0;
 
+  /// Replaces arrays and containers that whoever made the item may still change by copies. Returns false, with the item
+  /// unchanged, if it has a part of a class that cannot be copied.
+  virtual bool detach(Item& item) const = 0;
+
   /// Convert an item to a Tree, and such Trees back to items, for files. Throw InvalidArgument for an item that holds
   /// anything but containers of plain values and arrays.
   virtual Tree to_tree(const Item& item) const = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
@@ -351,6 +352,25 @@ std::vector<Tree> trees_of(std::vector<Item> items) {
   return trees;
 }
 
+/// Returns a Tree whose tensors nothing else refers to, or nothing if a tensor is not in this machine's memory.
+std::optional<Tree> detached(const Tree& tree) {
+  if (tree.is_leaf()) {
+    const auto* tensor = std::get_if<Tensor>(&tree.leaf());
+    if (tensor == nullptr || tensor->owner().use_count() == 1) return tree;
+    if (!tensor->view().device().is_cpu()) return std::nullopt;
+    return Tensor::copy_of(tensor->view());
+  }
+  const Container& from = tree.container();
+  Container container{.kind = from.kind, .type_name = from.type_name, .keys = from.keys, .state = from.state};
+  container.children.reserve(from.children.size());
+  for (const Tree& child : from.children) {
+    auto copy = detached(child);
+    if (!copy) return std::nullopt;
+    container.children.push_back(*std::move(copy));
+  }
+  return Tree(std::move(container));
+}
+
 }  // namespace
 
 Item TreeItemTraits::list_of(std::vector<Item> items) const {
@@ -368,6 +388,13 @@ std::vector<Item> TreeItemTraits::elements(Item item) const {
   if (!is_batch) throw InvalidArgument(fmt::format("expected a batch, got\n{}", tree.to_string()));
   const auto& children = tree.container().children;
   return {children.begin(), children.end()};
+}
+
+bool TreeItemTraits::detach(Item& item) const {
+  auto copy = detached(tree_in(item));
+  if (!copy) return false;
+  item = *std::move(copy);
+  return true;
 }
 
 Tree TreeItemTraits::to_tree(const Item& item) const {

@@ -15,6 +15,7 @@ class TreeItemTraits final : public ItemTraits {
   std::vector<Item> elements(Item item) const override;
   Arrays arrays_of(const Item& item) const override;
   Item dict_of(Arrays arrays) const override;
+  bool detach(Item& item) const override;
   Tree to_tree(const Item& item) const override;
   std::vector<Item> from_trees(std::vector<Tree> trees) const override;
   Packed pack(std::span<const Item> items) const override;

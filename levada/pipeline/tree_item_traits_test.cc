@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 
 #include "levada/base/copy.h"
@@ -37,6 +38,24 @@ std::vector<Tree> carried(const std::vector<Tree>& trees) {
     back.push_back(std::get<Tree>(std::move(item)));
   }
   return back;
+}
+
+TEST(TreeItemTraits, DetachTensorsThatOthersReferTo) {
+  auto reused = Tensor::of<std::int64_t>({2}, {1, 2});
+  Item item = Tree::dict({{"reused", reused}, {"own", Tensor::of<std::int64_t>({1}, {5})}, {"text", "a"}});
+  const auto* own = std::get<Tree>(item).tensor("own").view().data();
+  ASSERT_TRUE(traits.detach(item));
+  reused.mutable_as<std::int64_t>()[0] = 7;
+  const auto& tree = std::get<Tree>(item);
+  EXPECT_EQ(tree.tensor("reused").as<std::int64_t>()[0], 1);
+  EXPECT_EQ(tree.tensor("own").view().data(), own);
+  EXPECT_TRUE(tree.at("text") == Tree("a"));
+}
+
+TEST(TreeItemTraits, LeaveItemsOnOtherDevicesAsTheyAre) {
+  const auto memory = std::make_shared<int>();
+  Item item = Tree(Tensor(TensorView(dtypes::int32, {1}, nullptr, {.type = 2, .index = 0}), memory));
+  EXPECT_FALSE(traits.detach(item));
 }
 
 TEST(TreeItemTraits, PackEveryKindOfTree) {

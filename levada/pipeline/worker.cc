@@ -155,7 +155,8 @@ class Worker {
         ++num_outputs_;
         marks_.push_back(mark());
         items_.push_back(*std::move(item));
-        full = sizer_.add([this] { return runtime_.work_time(); }) || (saves_ && pace_.is_every(num_outputs_));
+        full = sizer_.add([this] { return runtime_.work_time(); }) || (saves_ && pace_.is_every(num_outputs_)) ||
+               !runtime_.process().traits.detach(items_.back());
       }
       if (auto failure = flush(one_a_mark_ ? mark() + 1 : mark())) return failure;
     }

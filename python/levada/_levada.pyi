@@ -1256,6 +1256,11 @@ class ItemTraits:
         Returns items as another process receives them, and the number of their bytes outside the pickle.
         """
 
+    def detached(self, item: Any) -> tuple[Any, bool]:
+        """
+        Returns a copy of an item that whoever made it cannot change, or the item itself if only the caller refers to it; and True. Returns the item and False if it has a part of a class that cannot be copied.
+        """
+
 class OpenContext:
     """The parameters with which a process opens its copy of a stage."""
 

@@ -125,7 +125,7 @@ def test_lists_that_cannot_be_cut_are_refused_by_the_name_of_their_field(tmp_pat
                 except levada.InvalidArgument as error: tell(text=str(error))
         """,
     )
-    wanted = ["own of item 0 is an object of class Own with lists", "element 0 of parts of item 0 is a slice"]
+    wanted = ["own of item 0 is an object of class Own with lists", "element 0 of parts of item 0 has type slice"]
     wanted += ["objects of item 0 is an object of class ndarray that crosses only as a whole", "names of item 0 is an object of class Names"]
     wanted += ["names of item 0 is an array of 3", "deep.names of item 0 is a list of 1", "names of item 0 is a list of 1"]
     wanted += ["item 0 is a list of lists without a tensor"]

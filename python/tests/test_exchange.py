@@ -160,7 +160,7 @@ tell(tokens=mine["tokens"].tolist(), absent=mine.item("reward", 0) is None and m
 """,
     )
     for rank, (refused, first, second) in enumerate(told):
-        assert refused["error"] == "sample a, key reward is wanted on rank 1, but no rank has that key of it"
+        assert refused["error"] == "sample a, key reward is wanted on rank 1, but no rank holds it"
         assert first == {"a": rank == 0, "b": True}
         assert second == {"tokens": [0, 1], "absent": True, "values": {"n": 1}}
 

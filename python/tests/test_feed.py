@@ -179,6 +179,35 @@ def test_a_loader_may_reuse_its_buffer(tmp_path: pathlib.Path) -> None:
         assert mine["got"] == [[i] for i in range(rank, 20, 2)] and mine["same"]
 
 
+def test_a_loader_of_balanced_steps_may_reuse_its_buffer(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import collections
+        class Own(collections.UserDict): pass
+        def loader(make=lambda tokens: {"tokens": tokens}):
+            buffer = np.zeros(16, np.int64)
+            for number in range(1, 161):
+                buffer[:] = number
+                yield make(buffer[: 1 + number % 9])
+        def merge(samples): return {"tokens": np.concatenate([sample["tokens"] for sample in samples])}
+        for options in ({}, {"max_tokens": 24}, {"collate_fn": merge}):
+            got = [batch["tokens"].ravel().tolist() for batch in levada.Feed(loader(), batch_size=8, balance="tokens", **options)]
+            tell(counts=collections.Counter(token for batch in got for token in batch))
+        reused = Own()
+        def same(tokens): reused["tokens"] = tokens; return reused
+        try: list(levada.Feed(loader(same), batch_size=8, balance=levada.Balance("tokens", length=lambda sample: len(sample["tokens"])), collate_fn=merge))
+        except levada.InvalidArgument as error: tell(text=str(error))
+        """,
+    )
+    for step in range(3):
+        counts = [{int(token): count for token, count in mine[step]["counts"].items() if token != "0"} for mine in told]
+        assert not counts[0].keys() & counts[1].keys()
+        assert counts[0] | counts[1] == {number: 1 + number % 9 for number in range(1, 161)}
+    assert all("a sample has been changed since it was read" in mine[3]["text"] for mine in told)
+
+
 def test_structures_may_differ_from_step_to_step(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

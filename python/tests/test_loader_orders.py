@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
 from loading import DATA
 from ranks import succeed
 
@@ -314,3 +315,27 @@ tell(passed=True)
 """
     told = succeed(tmp_path, 4, script(classes, main))
     assert [rank[-1] for rank in told] == [{"passed": True}] * 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_collate_fn_may_reuse_its_memory_for_the_micro_batches_of_a_step(tmp_path: pathlib.Path, workers: int) -> None:
+    classes = """
+buffer = np.zeros(64, np.int64)
+def reuses_memory(samples):
+    row = np.concatenate(samples)
+    buffer[: len(row)] = row
+    return {"tokens": buffer[None, : len(row)]}
+class Numbered:
+    def __len__(self): return 60
+    def __getitem__(self, number): return np.full(1 + number % 7, number)
+"""
+    main = f"""
+lengths = [1 + number % 7 for number in range(60)]
+loader = levada.DataLoader(Numbered(), 10, lengths=lengths, balance="tokens", max_tokens=16, collate_fn=reuses_memory, num_workers={workers},
+                           mesh=levada.Mesh(dp=2))
+got = [token for batch in loader for token in batch["tokens"].ravel().tolist()]
+everyone = sorted(token for mine in on_all(got) for token in mine)
+assert everyone == [number for number in range(60) for _ in range(1 + number % 7)], everyone
+tell(passed=True)
+"""
+    assert succeed(tmp_path, 2, script(classes, main)) == [[{"passed": True}]] * 2

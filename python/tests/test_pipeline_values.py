@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import fractions
+import functools
 import gc
 import pickle
 import weakref
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import levada
 from levada import _levada
 
 
@@ -89,6 +91,61 @@ def test_an_object_that_cannot_be_pickled_is_an_error_with_the_reason() -> None:
         traits.copy([np.arange(1000), lambda: 0])
     assert isinstance(caught.value.__cause__, Exception)
     assert traits.copy([1, "a"])[0] == [1, "a"]
+
+
+NUM_REUSED = 2000
+ROW = np.zeros(700, np.int64)
+PAIR = np.zeros(1, [("a", "i8")])
+NUMBERS, FIELDS, SAMPLE, LISTS, TWICE, BYTES = [0], {"a": 0}, Sample("", 0), collections.UserList([0]), [0], bytearray(8)
+
+
+def read_only(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+def rewritten(kind: str, number: int) -> Any:
+    """Returns an item of this number, in memory or objects that the next call changes."""
+    ROW[:] = PAIR["a"] = NUMBERS[0] = FIELDS["a"] = SAMPLE.pixels = LISTS[0] = TWICE[0] = number
+    BYTES[:] = number.to_bytes(8, "little")
+    return {
+        "view": ROW[3:600], "small view": {"x": (ROW[:4], number)}, "read-only view": read_only(ROW[:300]), "list": NUMBERS,
+        "dict": [FIELDS], "data class": SAMPLE, "other class": LISTS, "twice": (TWICE, {"a": TWICE}), "bytearray": BYTES,
+        "fields of an array": PAIR[0], "own": [np.full(300, number), number],
+    }[kind]  # fmt: skip
+
+
+def number_in(kind: str, item: Any) -> int:
+    if kind == "twice":
+        assert item[0] is item[1]["a"]
+    if kind == "read-only view":
+        assert not item.flags.writeable
+    while not isinstance(item, (int, np.integer)):
+        item = (
+            int.from_bytes(item, "little") if isinstance(item, bytearray)
+            else item.pixels if isinstance(item, Sample)
+            else next(iter(item.values())) if isinstance(item, dict)
+            else item["a"] if isinstance(item, np.void)
+            else item[0]
+        )  # fmt: skip
+    return int(item)
+
+
+REUSED = ["view", "small view", "read-only view", "list", "dict", "data class", "other class", "twice", "bytearray", "fields of an array", "own"]
+
+
+@pytest.mark.parametrize("kind", REUSED)
+@pytest.mark.parametrize("dispatches", [False, True], ids=["workers", "dispatch"])
+def test_items_may_be_in_memory_and_objects_that_the_next_item_changes(kind: str, dispatches: bool) -> None:
+    make = functools.partial(rewritten, kind)
+    numbers = levada.Pipeline(range(NUM_REUSED))
+    made = numbers.map(make).dispatch().filter(bool_of) if dispatches else numbers.shard().map(make)
+    with made.run(1) as run:
+        assert [number_in(kind, item) for item in run] == list(range(NUM_REUSED))
+
+
+def bool_of(item: Any) -> bool:
+    return item is not None
 
 
 def test_sent_objects_are_released() -> None:

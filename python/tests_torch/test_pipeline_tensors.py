@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import levada
 import pytest
 import torch
 from levada import _levada
@@ -72,3 +74,25 @@ def test_a_tensor_keeps_its_special_attributes() -> None:
 def test_a_result_of_a_computation_arrives_without_its_graph() -> None:
     (received,), _ = crossed(torch.ones(3000, requires_grad=True) * 2)
     assert received.requires_grad and received.is_leaf and received.sum() == 6000
+
+
+NUM_REUSED = 1000
+PIXELS = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
+MARKED, TRAINED = torch.zeros(4), torch.zeros(4, requires_grad=True)
+
+
+def rewritten(kind: str, number: int) -> Any:
+    """Returns an item of this number in a tensor that the next call changes."""
+    for tensor in (PIXELS, MARKED, TRAINED.detach()):
+        tensor.fill_(number)
+    MARKED.mark = number  # type: ignore[attr-defined]
+    return {"pixels": {"x": PIXELS}, "mark": MARKED, "trained": TRAINED}[kind]
+
+
+@pytest.mark.parametrize("kind", ["pixels", "mark", "trained"])
+def test_items_may_be_in_tensors_that_the_next_item_changes(kind: str) -> None:
+    with levada.Pipeline(range(NUM_REUSED)).shard().map(functools.partial(rewritten, kind)).run(1) as run:
+        for number, item in enumerate(run):
+            tensor = item["x"] if kind == "pixels" else item
+            assert tensor.eq(number).all() and tensor.requires_grad == (kind == "trained")
+            assert kind != "pixels" or tensor.is_contiguous(memory_format=torch.channels_last)

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 def plain(item: Any) -> Any:
     """Returns the item as values that == can compare."""
     if isinstance(item, np.ndarray):
-        return (item.dtype.str, item.tolist())
+        return [item.dtype.str, item.tolist()]
     if isinstance(item, dict):
         return {key: plain(value) for key, value in item.items()}
     if isinstance(item, (list, tuple)):
@@ -37,6 +37,21 @@ def digest(item: Any) -> int:
 
 def tag(item: Any) -> Any:
     return (digest(item) % 100, item)
+
+
+ROW, FIELDS = np.zeros(300, np.int64), {"row": np.zeros(0, np.int64)}
+
+
+def reuses(item: Any) -> Any:
+    """Returns an item in memory, and in an object, that the next call changes."""
+    ROW[:] = digest(item)
+    FIELDS["row"] = ROW[: 1 + digest(item) % 300]
+    return FIELDS
+
+
+def unshared(item: Any) -> Any:
+    """Returns what reuses() does, in memory of its own."""
+    return {"row": np.full(1 + digest(item) % 300, digest(item))}
 
 
 def keeps(item: Any) -> bool:
@@ -184,6 +199,8 @@ def stage(do: Json, open_: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         raise Unknown
     if what == "map":
         return map(tag, open_())
+    if what == "reuses":
+        return map(unshared, open_())
     if what == "skips":
         return filter(is_kept, open_())
     if what == "filter":
@@ -228,7 +245,7 @@ def items_of(pipeline: Json) -> Iterator[Any]:
     return open_up_to(len(pipeline["stages"]))
 
 
-ONE_TO_ONE = ("map", "prefetch", "fuse", "dispatch", "shard")
+ONE_TO_ONE = ("map", "reuses", "prefetch", "fuse", "dispatch", "shard")
 KEEPS_ORDER = (*ONE_TO_ONE, "skips", "filter", "flat_map")
 """Stages after which workers keep the order of one process. With threads, stages read ahead, so all of them must be
 one-to-one."""

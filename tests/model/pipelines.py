@@ -65,6 +65,8 @@ def draw_pipeline(r: random.Random) -> Json:
         names[at : at + 2] = ["transform", r.choice(LOOKING_BACK)]
     stages = [{"do": name, **DRAWS[name](r)} for name in names]
     stages.insert(at, {"do": boundary})
+    if r.random() < 0.2:  # only as the last stage: others may hold items
+        stages.append({"do": "reuses"})
     return {
         "source": r.choice(["range", "list", "function", "Stateful"]),
         "items": r.choice([0, 1, 7, 40, 90, 400]),
@@ -186,6 +188,8 @@ def with_stage(pipeline: Any, do: Json, fuse: str) -> Any:
     what, others = do["do"], {key: value for key, value in do.items() if key != "do"}
     if what == "map":
         return pipeline.map(model.tag, threads=do["threads"])
+    if what == "reuses":
+        return pipeline.map(model.reuses)
     if what == "skips":
         return pipeline.map(model.refuses, on_error="skip", threads=do["threads"])
     if what == "filter":

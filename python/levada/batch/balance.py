@@ -11,9 +11,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from levada._levada import BalancedBy, pack_field
+from levada._levada import BalancedBy, ItemTraits, digest_of, pack_field
 from levada.base.errors import InvalidArgument, InvalidType
 from levada.batch.labels import NO_LOSS, mask_first_labels, shift_labels as shifted
 from levada.batch.memory import as_array, begin_batch, empty, expect_plain, plain_form
@@ -150,6 +150,19 @@ class RefusedSample(InvalidArgument):
     """A sample cannot be balanced, or some samples cannot be made into a batch."""
 
 
+class _Taken(NamedTuple):
+    sample: Any
+    digest: int | None
+    """None if the iterator cannot change the sample, or if the sample has no digest."""
+
+
+def _digest(sample: Any) -> int | None:
+    try:
+        return digest_of(sample)
+    except TypeError:
+        return None
+
+
 class Samples:
     """Takes the samples of a step from an iterator, and makes batches from some of them."""
 
@@ -161,7 +174,8 @@ class Samples:
         self._length = balance.length or length_of
         self._weight = balance.weight
         self._collate = None if collate is collate_packed else collate
-        self._taken: list[Any] = []
+        self._traits = ItemTraits()
+        self._taken: list[_Taken] = []
 
     def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
         """Takes the next `count` samples, or fewer at the end, and returns their sizes."""
@@ -169,19 +183,25 @@ class Samples:
         sizes = []
         for number in range(count):  # islice() would call iter(), which may restart the iterator
             try:
-                sample = next(iterator)
+                sample, is_own = self._traits.detached(next(iterator))
             except StopIteration:
                 break
             try:
-                self._taken.append(self._cut(sample))
-                sizes.append(self._size(self._taken[-1]))
+                sample = self._cut(sample)
+                self._taken.append(_Taken(sample, None if is_own else _digest(sample)))
+                sizes.append(self._size(sample))
             except RefusedSample as error:
                 raise RefusedSample(f"sample {number} of the step: {error}") from error.__cause__
         return sizes
 
     def gather(self, places: list[int]) -> Any:
         """Returns one batch made from the last samples taken, at the positions `places`."""
-        samples = [self._taken[place] for place in places]
+        taken = [self._taken[place] for place in places]
+        if any(each.digest is not None and each.digest != _digest(each.sample) for each in taken):
+            raise RefusedSample(
+                "a sample has been changed since it was read, before its step was made: let the iterator yield new objects"
+            )
+        samples = [each.sample for each in taken]
         if self._collate is not None:
             return self._collate(samples)
         try:

@@ -125,7 +125,7 @@ class Producer(Sequence[Any]):
             samples = self.samples(*plan.division.step(step))
             numbers = [sample.number for sample in samples]
             micros = self.making.balanced.micro_batches(numbers, plan.division.ranks, plan.coordinates[place])
-            return [[places, self.packed([samples[each] for each in places])] for places in micros]
+            return [[places, self._detached(self.packed([samples[each] for each in places]))] for places in micros]
         part = plan.division.part(step, plan.coordinates[place])
         left_out: list[str] = []
         if part.draws:
@@ -180,6 +180,10 @@ class Producer(Sequence[Any]):
                 text = f"item {number} of {name} (epoch {sample.epoch}, position {sample.position}) has {found} tokens, but lengths "
                 raise _error(sample, f"{text}has {tokens}; set lengths to the number of tokens of each item as it is made", name=name)
         return collate_packed(items, pad_to=balance.pad_to, length=length)
+
+    def _detached(self, batch: Any) -> Any:
+        """Returns a micro-batch that collate_fn cannot change when it makes the next one."""
+        return _levada.ItemTraits().detached(batch)[0]
 
     def _samples_of_step(self, step: int) -> int:
         first, draws = self.plan.division.step(step)

@@ -130,6 +130,9 @@ class ArrayBuffer {
   bool is_held_;
 };
 
+/// The number of numpy's dtype whose scalars are views of an array's fields.
+constexpr int void_type = 20;
+
 /// Returns the result of make(), or nothing if it throws InvalidArgument. from_python() then throws that with the path.
 template <typename Make>
 std::optional<TensorView> unless_refused(const Make& make) {
@@ -329,6 +332,25 @@ std::optional<Tensor> TensorLibraries::plain_array(nb::handle value) const {
   if (buffer.get() == nullptr) return std::nullopt;
   const auto view = unless_refused([&] { return view_of(*buffer.get()); });
   return view ? std::optional(Tensor(*view, owner_of(nb::borrow(value)))) : std::nullopt;
+}
+
+nb::object TensorLibraries::detached(nb::handle value, bool is_ours) const {
+  const nb::handle type(Py_TYPE(value.ptr()));
+  if (type.is(torch_)) {
+    const bool is_plain = plain_view(value).has_value() && !nb::cast<bool>(value.attr("requires_grad")) &&
+                          nb::len(nb::object(value.attr("__dict__"))) == 0;
+    return is_plain ? value.attr("clone")() : nb::object();
+  }
+  const bool is_array = type.is(array_);
+  if (!is_array && !is_instance(value, generic_)) return {};
+  const nb::object dtype = value.attr("dtype");
+  if (nb::cast<bool>(dtype.attr("hasobject"))) return {};
+  if (!is_array) return nb::cast<int>(dtype.attr("num")) == void_type ? nb::object() : nb::borrow(value);
+  const nb::object flags = value.attr("flags");
+  if (is_ours && value.attr("base").is_none() && nb::cast<bool>(flags.attr("owndata"))) return nb::borrow(value);
+  nb::object copy = value.attr("copy")("K");
+  if (!nb::cast<bool>(flags.attr("writeable"))) copy.attr("flags").attr("writeable") = false;
+  return copy;
 }
 
 bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {

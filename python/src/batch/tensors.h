@@ -56,6 +56,9 @@ class TensorLibraries {
   std::optional<Tensor> plain_tensor(nanobind::handle value) const;
   /// Returns the same for an array of numpy's own class if its elements are native integers, reals or booleans.
   std::optional<Tensor> plain_array(nanobind::handle value) const;
+  /// Returns a plain array, tensor or number that nobody else can change: `value` itself if nobody refers to what it is
+  /// part of (`is_ours`) and to its memory, otherwise a copy. Returns an invalid object for any other object.
+  nanobind::object detached(nanobind::handle value, bool is_ours) const;
   /// Returns a tensor that views the memory of `value` and keeps it alive; its owner may be destroyed on any thread.
   /// Throws Python's TypeError, naming `path`, if the value cannot be transferred.
   Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;

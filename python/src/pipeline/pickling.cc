@@ -7,13 +7,16 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
+#include "levada/pipeline/tree_item_traits.h"
 #include "python/src/base/escaped_text.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
+#include "python/src/pipeline/detach.h"
 #include "python/src/pipeline/failures.h"
 
 namespace nb = nanobind;
@@ -127,10 +130,6 @@ class SharedObjects {
  private:
   static constexpr int max_depth = 50;
 
-  static bool is_constant(PyObject* object) {
-    return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-           PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyType_Check(object);
-  }
   bool is_shared(PyObject* object, int depth) {
     if (is_constant(object)) return false;
     const auto [at, is_new] = items_.try_emplace(object, item_);
@@ -291,6 +290,19 @@ Tensor PythonItemTraits::other_array(nb::handle value, const std::string& name, 
   }
 }
 
+bool PythonItemTraits::detach(pipeline::Item& item) const {
+  const auto* made = std::get_if<pipeline::LanguageObject>(&item);
+  if (made == nullptr) return pipeline::TreeItemTraits().detach(item);
+  return in_python([&] {
+    auto* object = static_cast<PyObject*>(made->object());
+    if (is_constant(object)) return true;
+    auto copy = detached(object, *libraries_);
+    if (!copy.is_valid()) return false;
+    item = item_of(std::move(copy));
+    return true;
+  });
+}
+
 pipeline::Arrays PythonItemTraits::arrays_of(const pipeline::Item& item) const {
   return in_python([&] {
     const auto object = object_of_const(item);
@@ -414,7 +426,18 @@ void bind_pickling(nb::module_& module) {
       .def(nb::init<>())
       .def("copy", &copy, nb::arg("items"),
            nb::sig("def copy(self, items: list[typing.Any]) -> tuple[list[typing.Any], int]"),
-           "Returns items as another process receives them, and the number of their bytes outside the pickle.");
+           "Returns items as another process receives them, and the number of their bytes outside the pickle.")
+      .def(
+          "detached",
+          [](const PythonItemTraits& traits, nb::object object) {
+            pipeline::Item item = item_of(std::move(object));
+            const bool is_own = traits.detach(item);
+            return std::pair(object_of(std::move(item)), is_own);
+          },
+          nb::arg("item"), nb::sig("def detached(self, item: typing.Any) -> tuple[typing.Any, bool]"),
+          "Returns a copy of an item that whoever made it cannot change, or the item itself if only the caller refers "
+          "to "
+          "it; and True. Returns the item and False if it has a part of a class that cannot be copied.");
 }
 
 }  // namespace levada::python

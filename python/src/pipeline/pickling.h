@@ -25,6 +25,9 @@ class PythonItemTraits final : public pipeline::ItemTraits {
   /// Accepts arrays of numpy, tensors of torch, other DLPack producers, and dicts of them.
   pipeline::Arrays arrays_of(const pipeline::Item& item) const override;
   pipeline::Item dict_of(pipeline::Arrays arrays) const override;
+  /// Copies lists, tuples, dicts, arrays of numpy and tensors of torch, unless only the item refers to them. Returns
+  /// false for objects of other classes, and for objects that occur twice in the item.
+  bool detach(pipeline::Item& item) const override;
   Tree to_tree(const pipeline::Item& item) const override;
   std::vector<pipeline::Item> from_trees(std::vector<Tree> trees) const override;
   /// Throws StageFailed with the exception of an object that cannot be pickled.
