@@ -1238,6 +1238,9 @@ def partition_by_tokens(tokens: Sequence[int], parts: int, equal: bool, in_order
 class Memory:
     """Memory owned by Levada."""
 
+class PickledItem:
+    pass
+
 class PickleSink:
     def write(self, data: object) -> None: ...
 

@@ -265,7 +265,7 @@ class DeviceReduce:
         if op not in ("sum", "average"):
             raise InvalidArgument(f'op is "{op:.40}"; it must be one of sum, average')
         if like.dtype == _torch().bool or (op == "average" and not like.is_floating_point()):
-            raise Unsupported(f"there is no {op} of {_name(like.dtype)}")
+            raise Unsupported(f"{op} does not support {_name(like.dtype)}")
         names = (_ranks_of(group), like.dtype, like.device, op)
         if names not in self._keys:
             try:

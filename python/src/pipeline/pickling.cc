@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -16,7 +17,6 @@
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
-#include "python/src/pipeline/detach.h"
 #include "python/src/pipeline/failures.h"
 
 namespace nb = nanobind;
@@ -96,11 +96,15 @@ class Sink {
     const bool kept = view.len < min_buffer_bytes || PyBuffer_IsContiguous(&view, 'A') == 0;
     if (!kept) {
       packed.buffers.emplace_back(static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len));
-      if (!objects) objects = {new std::vector<nb::object>(), DeleteWithGil()};
-      objects->push_back(nb::borrow(buffer));  // a PickleBuffer, which owns that memory
+      hold(nb::borrow(buffer));  // a PickleBuffer, which owns that memory
     }
     PyBuffer_Release(&view);
     return kept;
+  }
+  /// Keeps an object as long as the packed items.
+  void hold(nb::object object) {
+    if (!objects) objects = {new std::vector<nb::object>(), DeleteWithGil()};
+    objects->push_back(std::move(object));
   }
 
   pipeline::ItemTraits::Packed packed;
@@ -165,6 +169,19 @@ class SharedObjects {
 /// The first byte of items that are pickled one by one; no pickle begins with it.
 constexpr std::byte one_by_one{0};
 
+/// An item that has been pickled in advance.
+struct Pickled {
+  Bytes head;
+  std::vector<Bytes> buffers;
+};
+
+const Pickled* as_pickled(const pipeline::Item& item) {
+  const auto* made = std::get_if<pipeline::LanguageObject>(&item);
+  if (made == nullptr) return nullptr;
+  const nb::handle object(static_cast<PyObject*>(made->object()));
+  return nb::isinstance<Pickled>(object) ? nb::inst_ptr<Pickled>(object) : nullptr;
+}
+
 }  // namespace
 
 /// A pickler that is reused and clears its memo after each use, since making one costs more than pickling a small item.
@@ -183,10 +200,21 @@ class PythonItemTraits::Pickler {
     know_reducers();
     auto& sink = *nb::inst_ptr<Sink>(sink_);
     const ReleaseGuard released{sink, clear_memo_};
-    if (SharedObjects().are_in(items)) pack_one_by_one(items, sink.packed.head);
+    if (std::ranges::any_of(items, as_pickled) || SharedObjects().are_in(items)) pack_one_by_one(items, sink);
     else dump_(list_of_objects(items));
     sink.packed.hold = std::move(sink.objects);
     return std::move(sink.packed);
+  }
+
+  /// Returns a Pickled.
+  nb::object pickled(const pipeline::Item& item) {
+    know_reducers();
+    auto& sink = *nb::inst_ptr<Sink>(sink_);
+    const ReleaseGuard released{sink, clear_memo_};
+    dump_(object_of_const(item));
+    Pickled pickled{.head = std::move(sink.packed.head), .buffers = {}};
+    for (const ByteView buffer : sink.packed.buffers) pickled.buffers.emplace_back(buffer.begin(), buffer.end());
+    return nb::cast(std::move(pickled));
   }
 
   std::vector<pipeline::Item> unpack(ByteView head, const nb::list& buffers) const {
@@ -200,15 +228,21 @@ class PythonItemTraits::Pickler {
   }
 
  private:
-  void pack_one_by_one(std::span<const pipeline::Item> items, Bytes& head) {
+  void pack_one_by_one(std::span<const pipeline::Item> items, Sink& sink) {
     ByteWriter writer;
     writer.put(one_by_one);
     for (const auto& item : items) {
+      if (const Pickled* const pickled = as_pickled(item)) {
+        writer.put_sized(pickled->head);
+        for (const Bytes& buffer : pickled->buffers) sink.packed.buffers.emplace_back(buffer);
+        sink.hold(object_of_const(item));
+        continue;
+      }
       dump_(object_of_const(item));
       clear_memo_();
-      writer.put_sized(std::exchange(head, {}));
+      writer.put_sized(std::exchange(sink.packed.head, {}));
     }
-    head = std::move(writer).take();
+    sink.packed.head = std::move(writer).take();
   }
   nb::object unpickled(ByteView pickle, nb::handle buffers) const {
     auto* data = reinterpret_cast<char*>(const_cast<std::byte*>(pickle.data()));
@@ -297,9 +331,12 @@ bool PythonItemTraits::detach(pipeline::Item& item) const {
     auto* object = static_cast<PyObject*>(made->object());
     if (is_constant(object)) return true;
     auto copy = detached(object, *libraries_);
-    if (!copy.is_valid()) return false;
-    item = item_of(std::move(copy));
-    return true;
+    try {
+      item = item_of(copy.is_valid() ? std::move(copy) : pickler_->pickled(item));
+      return true;
+    } catch (nb::python_error&) {  // pack() throws the reason
+      return false;
+    }
   });
 }
 
@@ -410,6 +447,7 @@ std::pair<nb::list, std::size_t> copy(const PythonItemTraits& traits, const nb::
 
 void bind_pickling(nb::module_& module) {
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), "Memory owned by Levada.");
+  nb::class_<Pickled>(module, "PickledItem");
   nb::class_<Sink>(module, "PickleSink")
       .def("write", &Sink::write, nb::arg("data"))
       .def("keep", &Sink::keep, nb::arg("buffer"));
@@ -429,10 +467,10 @@ void bind_pickling(nb::module_& module) {
            "Returns items as another process receives them, and the number of their bytes outside the pickle.")
       .def(
           "detached",
-          [](const PythonItemTraits& traits, nb::object object) {
-            pipeline::Item item = item_of(std::move(object));
-            const bool is_own = traits.detach(item);
-            return std::pair(object_of(std::move(item)), is_own);
+          [](const PythonItemTraits& traits, nb::handle object) {
+            auto copy = traits.copy_of(object);
+            const bool is_copy = copy.is_valid();
+            return std::pair(is_copy ? std::move(copy) : nb::borrow(object), is_copy);
           },
           nb::arg("item"), nb::sig("def detached(self, item: typing.Any) -> tuple[typing.Any, bool]"),
           "Returns a copy of an item that whoever made it cannot change, or the item itself if only the caller refers "

@@ -7,6 +7,7 @@
 
 #include "python/src/base/callables.h"
 #include "python/src/batch/tensors.h"
+#include "python/src/pipeline/detach.h"
 #include "python/src/pipeline/language_object.h"
 
 namespace levada::python {
@@ -25,9 +26,11 @@ class PythonItemTraits final : public pipeline::ItemTraits {
   /// Accepts arrays of numpy, tensors of torch, other DLPack producers, and dicts of them.
   pipeline::Arrays arrays_of(const pipeline::Item& item) const override;
   pipeline::Item dict_of(pipeline::Arrays arrays) const override;
-  /// Copies lists, tuples, dicts, arrays of numpy and tensors of torch, unless only the item refers to them. Returns
-  /// false for objects of other classes, and for objects that occur twice in the item.
+  /// Copies the item, or replaces it by its pickle, which only pack() understands. Returns false if it cannot be
+  /// pickled.
   bool detach(pipeline::Item& item) const override;
+  /// The function of detach.h.
+  nanobind::object copy_of(nanobind::handle object) const { return detached(object.ptr(), *libraries_); }
   Tree to_tree(const pipeline::Item& item) const override;
   std::vector<pipeline::Item> from_trees(std::vector<Tree> trees) const override;
   /// Throws StageFailed with the exception of an object that cannot be pickled.
