@@ -92,6 +92,8 @@ class OperationStatus {
   /// `step`: that of the earlier status if it is negative.
   void post(int waiting_for = -1, std::string_view detail = {}, std::int64_t step = -1);
   void end() noexcept;
+  /// Leaves the status posted, because the operation has failed and other ranks may read who has held it up.
+  void keep() noexcept { before_.reset(); }
 
  private:
   Engine& engine_;

@@ -203,6 +203,7 @@ void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline
   const WaitFor conditions{.receive = receive, .publish = room, .poll = &poll};
   if (reminder.wait(*engine_, conditions, deadline, explain) != Woken::timeout) return;
   const auto why = explain();
+  status.keep();
   engine_->abort(fmt::format("{} with Timeout: {}", options_.stage, why), ErrorKind::timeout);
   throw Timeout(why);
 }

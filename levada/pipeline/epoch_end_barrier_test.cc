@@ -245,6 +245,8 @@ TEST(EpochEndBarrier, TimeoutNamesTheAwaitedRank) {
     EXPECT_THAT(error.what(),
                 StartsWith("rank 0 waited 20.0 ms in meet for step 7 from rank 1; rank 1: reading step 5"));
   }
+  // A rank that waits for rank 0 may time out a moment later, and follows this status to rank 1.
+  EXPECT_EQ(engines[0]->status(0).waiting_for, 1);
 }
 
 TEST(EpochEndBarrier, PrintsAReminderOfALongWait) {
