@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 namespace levada {
 namespace {
@@ -9,8 +10,8 @@ namespace {
 constexpr Clock::rep never = Clock::time_point::max().time_since_epoch().count();
 std::atomic<Clock::rep> fails_at = never;
 std::mutex mutex;
-Deadline leaves_until = Deadline::now();  // guarded by mutex
-std::string exception_text;               // guarded by mutex
+std::optional<Deadline> leaves_until;  // guarded by mutex
+std::string exception_text;            // guarded by mutex
 
 }  // namespace
 
@@ -28,7 +29,10 @@ void ProcessFailure::note_exception(std::string_view text, Duration patience) {
 }
 
 void ProcessFailure::forget() noexcept {
+  const std::lock_guard lock(mutex);
   fails_at = never;
+  leaves_until.reset();
+  exception_text.clear();
 }
 
 bool ProcessFailure::exists() noexcept {
@@ -42,9 +46,9 @@ std::string ProcessFailure::exception() {
 
 Deadline ProcessFailure::leave_deadline(Duration timeout) noexcept {
   const std::lock_guard lock(mutex);
-  const bool is_first = leaves_until.at() < Deadline::after(-timeout).at();
+  const bool is_first = !leaves_until || leaves_until->at() < Deadline::after(-timeout).at();
   if (is_first) leaves_until = Deadline::after(timeout);
-  return leaves_until;
+  return *leaves_until;
 }
 
 }  // namespace levada

@@ -22,6 +22,12 @@ Deadline deadline_after(Duration longest) {
   return longest == Duration::max() ? Deadline::never() : Deadline::after(longest);
 }
 
+/// Returns how this process has ended after a failure.
+std::string ended_how() {
+  const auto exception = ProcessFailure::exception();
+  return exception.empty() ? "left because of an error" : fmt::format("ended with {}", exception);
+}
+
 }  // namespace
 
 // ---- StatusBoard
@@ -236,12 +242,6 @@ Relay::~Relay() {
   }
   wake();
   thread_->join();
-}
-
-/// Returns how this process has ended after a failure.
-std::string ended_how() {
-  const auto exception = ProcessFailure::exception();
-  return exception.empty() ? "left because of an error" : fmt::format("ended with {}", exception);
 }
 
 std::string Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
