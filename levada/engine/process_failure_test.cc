@@ -19,7 +19,7 @@ TEST(ProcessFailure, SharesADeadlineAmongTheGroupsThatAreLeft) {
 
 TEST(ProcessFailure, HasADeadlineOfItsOwnIfTheProcessHadContinued) {
   ProcessFailure::note();
-  ProcessFailure::leave_deadline(milliseconds(200));
+  ASSERT_LE(ProcessFailure::leave_deadline(milliseconds(200)).remaining(), milliseconds(200));
   std::this_thread::sleep_for(milliseconds(250));
   ProcessFailure::forget();
   ProcessFailure::note();

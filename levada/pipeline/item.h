@@ -73,8 +73,8 @@ class ItemTraits {
   /// Returns a dict of these arrays.
   virtual Item dict_of(Arrays arrays) const = 0;
 
-  /// Makes an item that is only going to be packed independent of memory and objects that whoever made it may still
-  /// change. Returns false, with the item unchanged, if that is impossible.
+  /// Prepares an item to be packed later: copies the memory and objects in it that its producer may change. Only pack()
+  /// understands the result. Returns false, with the item unchanged, if that is impossible.
   virtual bool detach(Item& item) const = 0;
 
   /// Convert an item to a Tree, and such Trees back to items, for files. Throw InvalidArgument for an item that holds

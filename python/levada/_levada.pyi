@@ -1261,7 +1261,7 @@ class ItemTraits:
 
     def detached(self, item: Any) -> tuple[Any, bool]:
         """
-        Returns a copy of an item that whoever made it cannot change, or the item itself if only the caller refers to it; and True. Returns the item and False if it has a part of a class that cannot be copied.
+        Returns a copy of an item, and True. Returns the item itself and False if it has a part of a class that cannot be copied.
         """
 
 class OpenContext:

@@ -50,7 +50,7 @@ def reuses(item: Any) -> Any:
 
 
 def unshared(item: Any) -> Any:
-    """Returns what reuses() does, in memory of its own."""
+    """Returns an item equal to that of reuses(), in new memory."""
     return {"row": np.full(1 + digest(item) % 300, digest(item))}
 
 

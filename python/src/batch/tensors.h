@@ -56,8 +56,8 @@ class TensorLibraries {
   std::optional<Tensor> plain_tensor(nanobind::handle value) const;
   /// Returns the same for an array of numpy's own class if its elements are native integers, reals or booleans.
   std::optional<Tensor> plain_array(nanobind::handle value) const;
-  /// Returns a plain array, tensor or number that nobody else can change: `value` itself if nobody refers to what it is
-  /// part of (`is_ours`) and to its memory, otherwise a copy. Returns an invalid object for any other object.
+  /// Returns a copy of an array, tensor or number of the libraries' own classes, or `value` itself if it owns its
+  /// memory and nothing else refers to it (`is_ours`). Returns an invalid object for any other object.
   nanobind::object detached(nanobind::handle value, bool is_ours) const;
   /// Returns a tensor that views the memory of `value` and keeps it alive; its owner may be destroyed on any thread.
   /// Throws Python's TypeError, naming `path`, if the value cannot be transferred.

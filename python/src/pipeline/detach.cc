@@ -12,8 +12,8 @@ class Detacher {
  public:
   explicit Detacher(const TensorLibraries& libraries) : libraries_(libraries) {}
 
-  /// Returns `given` if nobody can change it, otherwise a copy, or an invalid object if that cannot be made. `given` is
-  /// a reference in addition to that of the container. `is_ours`: whether only the item refers to the container.
+  /// Returns `given` if its producer cannot change it, otherwise a copy; an invalid object if there is no copy. `given`
+  /// is a reference in addition to the container's. `is_ours`: whether only the item refers to the container.
   nb::object copy_of(const nb::object& given, bool is_ours, int depth = 0) {
     PyObject* const object = given.ptr();
     if (is_constant(object)) return given;

@@ -1,4 +1,4 @@
-// Copies of items that whoever made them may still change.
+// Copies items that their producer may change.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,8 +10,8 @@ namespace levada::python {
 /// Returns whether an object is of a class whose objects never change. With the GIL.
 bool is_constant(PyObject* object);
 
-/// Returns `object` if only the caller refers to it and its parts, otherwise a copy of the lists, tuples, dicts, arrays
-/// of numpy and tensors of torch in it. Returns an invalid object if it has a part of another class, or a part that
+/// Returns `object` if only the caller refers to it and its parts. Otherwise copies the lists, tuples, dicts, arrays of
+/// numpy and tensors of torch in it. Returns an invalid object if it has a part of another class, or a part that
 /// occurs twice. With the GIL.
 nanobind::object detached(PyObject* object, TensorLibraries& libraries);
 

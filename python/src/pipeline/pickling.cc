@@ -473,9 +473,9 @@ void bind_pickling(nb::module_& module) {
             return std::pair(is_copy ? std::move(copy) : nb::borrow(object), is_copy);
           },
           nb::arg("item"), nb::sig("def detached(self, item: typing.Any) -> tuple[typing.Any, bool]"),
-          "Returns a copy of an item that whoever made it cannot change, or the item itself if only the caller refers "
-          "to "
-          "it; and True. Returns the item and False if it has a part of a class that cannot be copied.");
+          "Returns a copy of an item, and True. Returns the item itself and False if it has a part of a class that "
+          "cannot "
+          "be copied.");
 }
 
 }  // namespace levada::python
