@@ -60,7 +60,7 @@ class Wrapped(collections.UserDict):  # type: ignore[type-arg]
     pass
 
 
-OWN = {Pair, Row, Bag, Wrapped}
+OWN = {Pair, Row, Bag, Wrapped, forging.Watched}
 WELL_KNOWN = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, collections.UserDict}
 PLAIN = {
     *(type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, range, np.ndarray),
