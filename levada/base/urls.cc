@@ -1,8 +1,10 @@
 #include "levada/base/urls.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <string>
+#include <utility>
 
 namespace levada {
 namespace {
@@ -17,41 +19,24 @@ bool is_web(std::string_view scheme) {
   return lower.ends_with("http") || lower.ends_with("https");
 }
 
+/// Returns whether a bucket follows the scheme, which has no port.
+bool names_bucket(std::string_view scheme) {
+  constexpr std::array<std::string_view, 6> schemes = {"s3", "s3a", "s3n", "gs", "gcs", "oss"};
+  return std::ranges::any_of(schemes, [&](std::string_view each) { return scheme.ends_with(each); });
+}
+
 std::string_view word_at(std::string_view text, std::size_t at) {
   return text.substr(at, text.find_first_of(blanks, at) - at);
 }
 
-/// Returns the URL at the front of a text, up to a character that has to be escaped in one.
-std::string_view url_in(std::string_view text) {
-  const auto url = text.substr(0, text.find_first_of(" \t\n\r\"'<>"));
-  return url.substr(0, url.find_last_not_of(":,.;)]}") + 1);
-}
-
-/// Returns the end of the user and password at the front of `rest`, the text after "://"; 0 if there are none. `url` is
-/// the part of `rest` that belongs to the URL.
-std::size_t end_of_user(std::string_view url, std::string_view rest) {
-  const auto authority = url.substr(0, url.find_first_of("/?#"));
-  if (const auto at = authority.rfind('@'); at != url.npos) return at + 1;
-  // A password may contain characters that should have been escaped. Ports have no letters.
-  const auto colon = authority.find(':');
-  const bool is_port = colon == url.npos || authority.find_first_not_of("0123456789", colon + 1) == url.npos;
-  const auto at = is_port || authority.starts_with('[') ? url.npos : rest.rfind('@');
-  return at == rest.npos ? 0 : at + 1;
-}
-
-/// Returns the first '?' in the line, before the next URL, that "name=" follows.
+/// Returns the first '?' that "name=" follows within its word.
 std::size_t find_query(std::string_view text) {
-  const auto line = text.substr(0, std::min(text.find_first_of("\r\n"), text.find(mark)));
-  auto at = line.find('?');
-  while (at != line.npos && word_at(line, at).find('=') == line.npos) at = line.find('?', at + 1);
-  return at;
-}
-
-/// Returns where the query of the URL at the front of the text begins. Characters that should have been escaped, such
-/// as a blank in the path, may precede it.
-std::size_t begin_of_query(bool is_web, std::string_view text) {
-  const auto at = is_web ? url_in(text).find_first_of("?#") : text.npos;
-  return at != text.npos ? at : find_query(text);
+  for (auto at = text.find('?'); at != text.npos;) {
+    const auto word = word_at(text, at);
+    if (word.find('=') != word.npos) return at;
+    at = text.find('?', at + word.size());
+  }
+  return text.npos;
 }
 
 /// Returns the size of the query at the front of the text, without punctuation after it. Words that continue with
@@ -67,6 +52,78 @@ std::size_t size_of_query(std::string_view text) {
   return text.substr(0, size).find_last_not_of("'\":,.;)]}>") + 1;
 }
 
+/// Copies a line without the secrets in its URLs. A line may be large and come from a file, so the time is linear in
+/// its size: results of a search that lie ahead are kept.
+class Line {
+ public:
+  explicit Line(std::string_view line) : line_(line), last_at_(line.rfind('@')) {}
+
+  std::string shown() {
+    for (auto at = line_.find(mark); at != line_.npos; at = line_.find(mark, done_)) {
+      const auto scheme = line_.substr(done_, at - done_);
+      const bool web = is_web(scheme), bucket = names_bucket(scheme);
+      copy_to(at + mark.size());
+      if (const auto end = end_of_user(bucket); end != line_.npos) done_ = end;
+      for (auto query = begin_of_query(web); query != line_.npos; query = next_query()) {
+        copy_to(query);
+        done_ += size_of_query(line_.substr(done_));
+      }
+    }
+    copy_to(line_.size());
+    return std::move(shown_);
+  }
+
+ private:
+  void copy_to(std::size_t end) {
+    shown_ += line_.substr(done_, end - done_);
+    done_ = end;
+  }
+
+  /// Returns the URL that begins here, up to a character that has to be escaped in one.
+  std::string_view url() {
+    if (url_end_ <= done_) {
+      const auto url = line_.substr(done_, line_.find_first_of(" \t\"'<>", done_) - done_);
+      url_end_ = done_ + url.find_last_not_of(":,.;)]}") + 1;
+    }
+    return line_.substr(done_, std::max(url_end_, done_) - done_);
+  }
+
+  /// Returns the end of the user and password that begin here, or npos if there are none.
+  std::size_t end_of_user(bool is_bucket) {
+    const auto authority = url().substr(0, url().find_first_of("/?#"));
+    if (const auto at = authority.rfind('@'); at != authority.npos) return done_ + at + 1;
+    // A password may contain characters that should have been escaped. A port has digits only.
+    const auto colon = authority.find(':');
+    if (colon == authority.npos || authority.starts_with('[')) return line_.npos;
+    const auto port = authority.substr(colon + 1);
+    const bool is_port = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == port.npos;
+    const bool has_password = (is_bucket || !is_port) && last_at_ != line_.npos && last_at_ >= done_;
+    return has_password ? last_at_ + 1 : line_.npos;
+  }
+
+  /// Returns where the query of the URL that begins here begins. Characters that should have been escaped, such as a
+  /// blank in the path, may precede it.
+  std::size_t begin_of_query(bool is_web) {
+    if (question_ < done_) question_ = line_.find_first_of("?#", done_);
+    return is_web && question_ < done_ + url().size() ? question_ : next_query();
+  }
+
+  /// Returns the first '?' before the next URL that "name=" follows.
+  std::size_t next_query() {
+    if (next_mark_ < done_) next_mark_ = line_.find(mark, done_);
+    const auto at = find_query(line_.substr(done_, next_mark_ - done_));
+    return at == line_.npos ? at : done_ + at;
+  }
+
+  std::string_view line_;
+  std::string shown_;
+  std::size_t done_ = 0;  ///< all before has been copied or left out
+  std::size_t last_at_;
+  std::size_t url_end_ = 0;
+  std::size_t question_ = 0;   ///< the first "?" or "#" from here on
+  std::size_t next_mark_ = 0;
+};
+
 }  // namespace
 
 std::string_view without_query(std::string_view path) {
@@ -77,18 +134,13 @@ std::string_view without_query(std::string_view path) {
 
 std::string shown_url(std::string_view text) {
   std::string shown;
-  for (auto at = text.find(mark); at != text.npos; at = text.find(mark)) {
-    const bool web = is_web(text.substr(0, at));
-    shown += text.substr(0, at + mark.size());
-    text.remove_prefix(at + mark.size());
-    text.remove_prefix(end_of_user(url_in(text), text));
-    for (auto query = begin_of_query(web, text); query != text.npos; query = find_query(text)) {
-      shown += text.substr(0, query);
-      text.remove_prefix(query);
-      text.remove_prefix(size_of_query(text));
-    }
+  while (true) {
+    const auto end = std::min(text.find_first_of("\r\n"), text.size());
+    shown += Line(text.substr(0, end)).shown();
+    if (end == text.size()) return shown;
+    shown += text[end];
+    text.remove_prefix(end + 1);
   }
-  return shown.append(text);
 }
 
 }  // namespace levada

@@ -22,6 +22,23 @@ TEST(Urls, AreShownWithoutAnUnescapedPassword) {
   }
 }
 
+TEST(Urls, AreShownWithoutAPasswordThatBeginsLikeAPort) {
+  for (const std::string word : {"12/wo", "/wo", "123456/wo", "12wo/rd"}) {
+    EXPECT_EQ(shown_url("s3://user:" + word + "@bucket/a.jsonl"), "s3://bucket/a.jsonl") << word;
+  }
+  EXPECT_EQ(shown_url("http://user:123456/wo@host/a.jsonl"), "http://host/a.jsonl");
+  EXPECT_EQ(shown_url("http://user:/wo@host/a.jsonl"), "http://host/a.jsonl");
+}
+
+TEST(Urls, AreShownInTimeThatIsLinearInTheText) {
+  // Each takes minutes if the time is quadratic.
+  for (const std::string part : {"?", "a://", "a://b:c ", "?a=1 ", "://?", "?a=1 &b ", "http://", "a:b ", "@", "\n"}) {
+    std::string text = "http://h/";
+    while (text.size() < std::size_t{4} << 20) text += part;
+    EXPECT_LE(shown_url(text).size(), text.size()) << part;
+  }
+}
+
 TEST(Urls, KeepPartsThatAreNotSecret) {
   for (const std::string url :
        {"s3://bucket/part-?.jsonl", "s3://bucket/a@b.jsonl", "memory://*/a.json?", "http://[::1]:80/a",

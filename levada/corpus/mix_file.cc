@@ -17,6 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t max_mix_bytes = std::uint64_t{16} << 20;
+constexpr std::size_t max_shown = 100;  ///< bytes of a key or value in a message
 
 /// Throws the InvalidArgument for an error at a place in the file.
 [[noreturn]] void fail(const std::string& where, std::string_view what) {
@@ -27,7 +28,7 @@ void expect_object(const Json& json, const std::string& where, std::initializer_
   if (!json.is_object()) fail(where, "it must be an object");
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail(where, fmt::format("unknown key \"{}\"; the keys are {}", printable(key), fmt::join(known, ", ")));
+    fail(where, fmt::format("unknown key \"{}\"; the keys are {}", cut_text(printable(key), max_shown), fmt::join(known, ", ")));
   }
 }
 
@@ -78,7 +79,7 @@ CorpusMix::By by_of(const Json& json, const std::string& where) {
   const auto by = string_at(json, "by", where);
   if (by == "tokens") return CorpusMix::By::tokens;
   if (by == "samples") return CorpusMix::By::samples;
-  fail(where, fmt::format("\"by\" is \"{}\"; it must be samples or tokens", printable(by)));
+  fail(where, fmt::format("\"by\" is \"{}\"; it must be samples or tokens", cut_text(printable(by), max_shown)));
 }
 
 std::string content_of(const File& file) {

@@ -17,6 +17,7 @@ namespace ondemand = simdjson::ondemand;
 
 static_assert(line_padding >= simdjson::SIMDJSON_PADDING);
 constexpr int max_depth = 512;
+constexpr std::size_t max_shown = 100;  ///< bytes of a name in a message
 /// Allowed at the start of any line, since files that begin with it may have been concatenated.
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
@@ -203,7 +204,7 @@ struct JsonlParser::State {
       const std::string raw(raw_key(entry));
       std::string_view key;
       const bool is_text = entry.unescaped_key().get(key) == simdjson::SUCCESS;
-      names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", printable(is_text ? key : raw));
+      names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", cut_text(printable(is_text ? key : raw), max_shown));
     }
     return names;
   }

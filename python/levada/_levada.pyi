@@ -1423,6 +1423,9 @@ def printable(text: str) -> str:
     Returns `text` for one line of a terminal, with control characters escaped and URLs without user, password and query.
     """
 
+def printable_lines(text: str) -> str:
+    """Like printable(), but keeps newlines and tabs."""
+
 def parse_duration(text: str) -> float:
     """
     Returns the seconds of "500ms", "30s", "2m" or "1h". Raises InvalidArgument.

@@ -4,7 +4,7 @@ keys, attributes, plain values, and bytes that are changed afterwards.
     python python/tests/fuzz_classes.py [SECONDS] [SEED]
 
 It fails if decoding runs a program or code, opens a file or a socket, unpickles or imports, returns an object of a
-class that messages may not name or one whose attribute replaces a method, raises anything but Levada's errors, or takes
+class that messages may not name or one whose attribute replaces a method or tells numpy where its memory is, raises anything but Levada's errors, or takes
 longer than 10 s for a message."""
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ class Wrapped(collections.UserDict):  # type: ignore[type-arg]
     pass
 
 
-OWN = {Pair, Row, Bag, Wrapped, forging.Watched}
+class Attributes(dict):  # type: ignore[type-arg]
+    def __getattr__(self, name: str) -> Any:
+        return self[name] if name in self else super().__getattribute__(name)
+
+
+OWN = {Pair, Row, Bag, Wrapped, Attributes, forging.Watched}
 WELL_KNOWN = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, collections.UserDict}
 PLAIN = {
     *(type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, range, np.ndarray),
@@ -72,7 +77,9 @@ LATER = [
     ("torch.nn.utils.rnn", "PackedSequence"),
     *(("transformers.tokenization_utils_base", "BatchEncoding"), ("transformers.feature_extraction_utils", "BatchFeature")),
 ]
-ATTRIBUTES = ["__class__", "__dict__", "__del__", "__init__", "__reduce__", "data", "ids", "name", "left", "right", "x", "note",
+PROTOCOLS = ["__array_interface__", "__array_struct__", "__array__", "__cuda_array_interface__", "_as_parameter_"]
+ATTRIBUTES = [*PROTOCOLS,
+              "__class__", "__dict__", "__del__", "__init__", "__reduce__", "data", "ids", "name", "left", "right", "x", "note",
               "default_factory", "_fields", "closehook", "func", "__wrapped__", "items", "0", 0, -1]  # fmt: skip
 NAMES = ["os:system", "os:path.os.system", "builtins:eval", "builtins:exec", "builtins:object", "builtins:type", "posix:system",
          "subprocess:Popen", "functools:partial", "tempfile:_TemporaryFileCloser", "torch:os.system", "torch:load",
@@ -170,9 +177,13 @@ def parts_of(value: Any) -> Iterator[Any]:
             waiting += each.__dict__.values()
 
 
-def replaced_methods(value: Any) -> list[str]:
-    attributes = getattr(value, "__dict__", {}) if not isinstance(value, type) else {}
-    return [name for name in attributes if isinstance(name, str) and callable(inspect.getattr_static(type(value), name, None))]
+def changed_behavior(value: Any) -> list[str]:
+    """Returns the object's attributes that replace methods, or in which packages look for memory or functions."""
+    if isinstance(value, type):
+        return []
+    protocols = [name for name in PROTOCOLS if not hasattr(type(value), name) and hasattr(value, name)]
+    attributes = getattr(value, "__dict__", {})
+    return protocols + [name for name in attributes if isinstance(name, str) and callable(inspect.getattr_static(type(value), name, None))]
 
 
 class Failed(AssertionError):
@@ -192,7 +203,7 @@ def check(decode: Callable[[bytes], Any], message: bytes, allowed: set[type]) ->
         except MemoryError:
             accepted = False
         parts = list(parts_of(result))
-        kinds, replaced = {type(part) for part in parts}, [name for part in parts for name in replaced_methods(part)]
+        kinds, replaced = {type(part) for part in parts}, [name for part in parts for name in changed_behavior(part)]
         parts.clear()
         result = None
     if seen:
@@ -200,7 +211,7 @@ def check(decode: Callable[[bytes], Any], message: bytes, allowed: set[type]) ->
     if kinds - allowed:
         raise Failed(f"decoding made objects of {kinds - allowed}")
     if replaced:
-        raise Failed(f"decoding replaced the methods {replaced}")
+        raise Failed(f"decoding set the attributes {replaced}")
     if time.monotonic() - began > SLOWEST:
         raise Failed(f"decoding took {time.monotonic() - began:.1f} s")
     return accepted

@@ -1,4 +1,4 @@
-"""Exceptions that raise when they are asked for their text."""
+"""Exceptions that raise when they are asked for their text, and those that other processes describe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import levada
 import pytest
-from levada import Pipeline
+from levada import Pipeline, _levada
 from levada.base.exception_texts import failure_text, report_of, summary_of, text_of
 from levada.pipeline import failures
 
@@ -180,3 +180,33 @@ def test_an_exception_of_the_source_is_the_cause_on_the_reader(iterate: str) -> 
     cause = caught.value.__cause__
     assert isinstance(cause, FileNotFoundError) and cause.filename == "part-7.tar"
     assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)][-1] == "failing"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "is_made"),
+    [
+        ("UnicodeDecodeError", ["utf-8", b"text", 1, 2, "why"], True),
+        ("UnicodeDecodeError", ["utf-8", b"text", -(2**40), 1 - 2**40, "why"], False),
+        ("UnicodeDecodeError", ["utf-8", b"text", 3, 2, "why"], False),
+        ("UnicodeEncodeError", ["utf-8", "text", 1, 5, "why"], False),
+        ("UnicodeTranslateError", ["text", 0, 4, "why"], True),
+        ("UnicodeTranslateError", ["text", 2**40, 2**40, "why"], False),
+        ("UnicodeError", ["why"], True),
+        ("SyntaxError", ["why"], True),
+        ("SyntaxError", ["why", ("/dev/zero", 1, 1, None, 1, 2**40)], False),
+    ],
+)
+def test_an_exception_with_positions_outside_its_text_is_not_recreated(name: str, arguments: list[Any], is_made: bool) -> None:
+    packed = _levada.pack_state(["1 x", 0, f"builtins:{name}", arguments, {}, []])
+    made = failures.unpack("text", "s", "p", 1, "t", packed)
+    assert type(made).__name__ == (name if is_made else "StageFailed")
+
+
+def test_an_exception_has_no_attribute_that_changes_what_it_does() -> None:
+    attributes = {"code": 3, "__notes__": ["why"], "add_note": "x", "__array_interface__": {}}
+    made = failures.unpack("text", "s", "p", 1, "t", _levada.pack_state(["1 x", 0, "builtins:ValueError", ["why"], attributes, []]))
+    assert vars(made) == {"code": 3, "__notes__": ["why"]}
+    parts = ["1 x", 0, "levada.base.errors:StageFailed", ["why"], {"original": 7, "stage": "s", "item": "2", "__notes__": [1]}, []]
+    made = failures.unpack("text", "s", "p", 1, "t", _levada.pack_state(parts))
+    assert isinstance(made, levada.StageFailed) and vars(made) == {"stage": "s"}
+    assert failures.pack(made)[:2] == ("StageFailed", "levada.base.errors.StageFailed: why")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import levada
+import numpy as np
 import pytest
 import ranks
 from levada.feed.states import FeedState
@@ -64,7 +65,8 @@ def test_the_error_names_the_missing_key_of_a_state(source: str) -> None:
             rest(source, no_state)
 
 
-NUMBERS = [None, "5", 5.0, True, -1, -(2**63), 2**62, 2**63 - 1, 2**63, 2**64, [5], {}]
+UNEQUAL = np.zeros(2)  # whose comparisons have no truth value
+NUMBERS = [UNEQUAL, None, "5", 5.0, True, -1, -(2**63), 2**62, 2**63 - 1, 2**63, 2**64, [5], {}]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -74,9 +76,10 @@ NUMBERS = [None, "5", 5.0, True, -1, -(2**63), 2**62, 2**63 - 1, 2**63, 2**64, [
         ("samples", [*NUMBERS, READ + 1]),
         ("epoch", [*NUMBERS, 1]),
         ("step", [*NUMBERS, 0, 2]),
-        ("cursor", ["bytes", 5, [], {}, b"\x00", b"levada iterable", bytes(200), bytearray(20)]),
-        ("source", [None, 5, "corpus", "Iterable", b"iterable"]),
-        ("checksum", [None, 5, "", "0" * 16, b""]),
+        ("item", [UNEQUAL, None, "5", 5.5, True, -2, 2**63, [5], {}]),
+        ("cursor", ["bytes", 5, [], {}, b"\x00", b"levada iterable", bytes(200), bytearray(20), UNEQUAL]),
+        ("source", [None, 5, "corpus", "Iterable", b"iterable", UNEQUAL]),
+        ("checksum", [None, 5, "", "0" * 16, b"", UNEQUAL]),
     ],
 )
 def test_a_state_with_another_value_is_refused(source: str, key: str, values: list[Any]) -> None:

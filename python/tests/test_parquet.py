@@ -304,6 +304,25 @@ def test_a_chat_of_too_many_messages_is_an_error(tmp_path: pathlib.Path) -> None
     assert error.startswith(f"SourceError row 1 of {path} cannot be used: its column text has 130 MiB"), error
 
 
+PREFIXES: dict[str, Any] = {"use_dictionary": False, "write_statistics": False, "data_page_size": 1 << 30, "compression": "zstd"}
+
+
+def test_a_small_file_of_prefixes_of_large_texts_is_read_in_little_memory(tmp_path: pathlib.Path) -> None:
+    encoding = {"text": "DELTA_BYTE_ARRAY"}
+    path = write(tmp_path / "texts.parquet", ["a" * (1 << 20)] * 2000, column_encoding=encoding, write_batch_size=2000, **PREFIXES)
+    assert path.stat().st_size < 2000
+    assert read_within_512_mib(path, "texts")[0] == str(1 << 20)
+
+
+def test_chats_of_prefixes_that_may_fill_the_memory_are_refused(tmp_path: pathlib.Path) -> None:
+    chats, encoding = [[{"content": "a" * (1 << 20)}] * 1500], {"text.list.element.content": "DELTA_BYTE_ARRAY"}
+    path = write(tmp_path / "chats.parquet", chats, column_encoding=encoding, **PREFIXES)
+    (error,) = read_within_512_mib(path, "chats")
+    assert error.startswith(f"SourceError {path} stores the texts of its chats as prefixes"), error
+    path = write(tmp_path / "chats.parquet", [[{"content": "a"}] * 15], column_encoding=encoding, **PREFIXES)
+    assert len(json.loads(read_all(path, chats=True)[0])) == 15
+
+
 def test_texts_are_the_same_with_and_without_dictionary_encoding(tmp_path: pathlib.Path) -> None:
     chats = [None if number == 3 else [{"role": "user", "content": text}] * (number % 4) for number, text in enumerate(TEXTS)]
     for dictionary in (True, False):

@@ -211,6 +211,19 @@ def test_the_error_for_a_value_that_is_no_tokenizer_lists_the_valid_ones(tmp_pat
     assert "holds no tokenizer.json" in said and len(said.splitlines()) == 1
 
 
+def test_a_panic_of_the_package_is_an_error_that_names_the_file(tmp_path: pathlib.Path, bpe: Any) -> None:
+    settings = json.loads(bpe.to_str())
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({**settings, "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AA=="}}))
+    with pytest.raises(levada.SourceError, match="tokenizer.json is not a tokenizer of the package tokenizers: .* failed"):
+        _tokenizers.open_tokenizer(file)
+    pattern = {"type": "Split", "pattern": {"Regex": "(?:(a+)+)+b"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps({**settings, "pre_tokenizer": pattern}))
+    text = write_jsonl(tmp_path / "texts.jsonl", ["a" * 40_000 + "! b"])
+    with pytest.raises(levada.SourceError, match="tokenizer.json cannot encode a text: RuntimeError: the package failed"):
+        len(levada.Corpus(text, seq_length=1, tokenizer=file, eod="0"))
+
+
 def test_a_tokenizer_that_cannot_be_saved_is_refused(bpe: Any) -> None:
     class Split:
         def pre_tokenize(self, text: Any) -> None: ...

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import re
-
-# The characters that printable_lines() of levada/base/text.h escapes: controls, line separators, bidirectional marks.
-_UNSAFE = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
 
 def printable_lines(text: str) -> str:
-    """Returns `text` with control characters except newlines and tabs escaped, as levada/base/text.h does."""
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Returns `text` with control characters except newlines and tabs escaped, and without the passwords and queries of
+    its URLs."""
+    from levada import _levada  # which needs the exceptions of this module
+
+    return _levada.printable_lines(text.encode(errors="backslashreplace").decode())
 
 
 class Error(Exception):
     """Base class of Levada's exceptions. The text is one sentence with the problem, its place and the remedy.
-    str() is safe to show on a terminal, whatever the text quotes, because control characters except newlines and tabs
-    are escaped."""
+    str() and repr() are safe to show and to log, whatever the text quotes: control characters except newlines and tabs
+    are escaped, and URLs have no user, password and query."""
 
     def __str__(self) -> str:
         return printable_lines(super().__str__())
+
+    def __repr__(self) -> str:
+        return printable_lines(super().__repr__())
 
 
 class InvalidArgument(Error, ValueError):

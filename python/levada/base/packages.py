@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 from levada.base.errors import Unsupported
 
-__all__ = ["import_for"]
+__all__ = ["import_for", "panics_as_errors", "release_of"]
 
 
 def import_for(user: str, package: str, module: str = "") -> Any:
@@ -17,6 +19,17 @@ def import_for(user: str, package: str, module: str = "") -> Any:
     except ImportError as error:
         cause = "" if isinstance(error, ModuleNotFoundError) and error.name == package else f" ({error})"
         raise Unsupported(f"{user} needs the package {package}{cause}: pip install {package}") from None
+
+
+@contextlib.contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raises the panic of a package written in Rust, which is no Exception, as a RuntimeError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(f"the package failed: {error}") from error
 
 
 def release_of(package: str) -> str:

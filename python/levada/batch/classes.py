@@ -16,13 +16,14 @@ while its objects are made: object, tuple or dict allocates them, and only their
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import importlib
 import inspect
 import pathlib
 import sys
 import types
-from collections import OrderedDict, UserDict, defaultdict
+from collections import Counter, OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -30,14 +31,16 @@ from levada.base.errors import CorruptMessage, InvalidArgument, InvalidType, Uns
 from levada.batch.instances import (
     Key,
     field_names,
-    hides_code,
     is_computed,
     is_dataclass,
+    is_reserved,
+    is_special,
     key_names,
     make_mapping,
     make_record,
     name_of_factory,
     notes_of,
+    reserved_keys,
 )
 from levada.batch.leaves import LEAVES, PLAIN, Leaf, expect, in_order, is_image, put_leaf_together, typed
 
@@ -199,6 +202,13 @@ def _flatten_tensordict(value: Any) -> tuple[Any, ...]:
 def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
     """Makes a TensorDict from the keys that this rank received. A layout may have cut them along their batch
     dimensions."""
+    try:
+        return _tensordict_of(state, children)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CorruptMessage(f"the message holds no valid TensorDict: {error}") from error
+
+
+def _tensordict_of(state: Any, children: list[Any]) -> Any:
     keys, batch_size, names, has_device = state
     items = {key: child for key, child in zip(keys, children, strict=True) if child is not None}
     for child in items.values():
@@ -229,14 +239,26 @@ def _refusal(cls: type, name: str, allowed: int) -> str | None:
 def _form_of(cls: type) -> Any:
     """Returns how to make an object of the class from its parts: the class that allocates it, `dataclass` for a record
     of its fields, or `Mapping` if only the class's own code can make it. Returns None for a class that is not a
-    container."""
+    container. A member of an Enum is no container: each is made once."""
+    if issubclass(cls, enum.Enum):
+        return None
     if is_named_tuple(cls):
         return tuple
     if issubclass(cls, Mapping) and is_dataclass(cls):
         return Mapping
     forms = (OrderedDict, defaultdict, dict, UserDict, Mapping, types.SimpleNamespace)
     form = next((each for each in forms if issubclass(cls, each)), None)
-    return dataclasses.dataclass if form is None and is_dataclass(cls) else form
+    return dataclasses.dataclass if form is None and is_dataclass(cls) and not _base_in_c(cls) else form
+
+
+def _base_in_c(cls: type) -> bool:
+    """Returns whether the class derives from one in C other than object, such as list or Exception, which holds data in
+    addition to the fields."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & _IS_MADE_AT_RUNTIME) is not object
+
+
+_IS_MADE_AT_RUNTIME = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE"""
 
 
 def _is_installed(name: str) -> bool:
@@ -325,18 +347,19 @@ def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
     if others:
         _refuse_own_hashes((key for _, key in others), path)
     state = _state_of(value, others, path, allowed)
-    if state is not None and _needs_pickle(cls, state[1], path, allowed):
+    if _needs_pickle(cls, {} if state is None else state[1], path, allowed, reserved_keys(cls, keys)):
         return None
     return "dict", name, keys, list(value.values()), state
 
 
-def _needs_pickle(cls: Any, attributes: Iterable[str], path: str, allowed: int) -> bool:
-    """Returns whether an attribute hides a method of the class, which only a pickle may make. Raises TypeError if pickles
-    are not allowed."""
-    hiding = next((each for each in attributes if hides_code(cls, each)), None)
-    if hiding is None or allowed == ANY:
-        return hiding is not None
-    raise TypeError(f"{path} cannot cross between ranks: its attribute {hiding} hides a method of {name_of(cls)}; {_remedy(cls)}")
+def _needs_pickle(cls: Any, attributes: Iterable[str], path: str, allowed: int, keys: Sequence[Key] = ()) -> bool:
+    """Returns whether only a pickle may make the object, because of an attribute that is special or one of these keys.
+    Raises TypeError if pickles are not allowed."""
+    special = next((each for each in [*attributes, *keys] if is_special(cls, str(each))), None)
+    if special is None or allowed == ANY:
+        return special is not None
+    what = "is a name that packages interpret" if is_reserved(special) else f"hides a method of {name_of(cls)}"
+    raise TypeError(f"{path} cannot cross between ranks: its attribute {special} {what}; {_remedy(cls)}")
 
 
 def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
@@ -421,8 +444,9 @@ def _instance(cls: Any, name: str, keys: list[Key], children: list[Any], state: 
     if form is dataclasses.dataclass:
         return make_record(cls, name, keys, children, state)
     if form is types.SimpleNamespace:
-        expect(not any(hides_code(cls, str(key)) for key in keys), name)
+        expect(not any(is_special(cls, str(key)) for key in keys), name)
         return cls(**{str(key): child for key, child in zip(keys, children, strict=True)})
+    expect(not reserved_keys(cls, keys), name)
     named = dict(zip(keys, children, strict=True))
     factory, attributes, items = (None, {}, named) if state is None else _items_of(cls, name, named, state)
     return make_mapping(cls, form, name, factory, attributes, items)
@@ -432,7 +456,7 @@ def _items_of(cls: Any, name: str, named: dict[Key, Any], state: Any) -> tuple[A
     """Returns the name of the factory, the attributes, and the items by their original keys."""
     expect(type(state) is list and list(map(type, state))[1:] == [dict, list], name)
     factory, attributes, others = state
-    expect(all(type(each) is str and not hides_code(cls, each) for each in attributes), name)
+    expect(all(type(each) is str and not is_special(cls, each) for each in attributes), name)
     expect(all(type(each) is tuple and len(each) == 2 and type(each[0]) is str for each in others), name)
     _expect_plain_hashes([key for _, key in others])
     own = dict(others)
@@ -450,3 +474,8 @@ def _expect_plain_hashes(keys: list[Any]) -> None:
         hash(tuple(keys))
     except TypeError:
         raise CorruptMessage("the message has a key of a type that cannot be a key, such as a list") from None
+    if len(keys) > _MAX_EQUAL_HASHES and max(Counter(map(hash, keys)).values()) > _MAX_EQUAL_HASHES:
+        raise CorruptMessage("the message has keys or elements of one hash, whose lookup takes too long")
+
+
+_MAX_EQUAL_HASHES = 1000

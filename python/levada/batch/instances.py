@@ -64,14 +64,25 @@ def notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
 def _is_note(cls: type, name: Any, value: Any, names: list[str]) -> bool:
     """Returns whether an attribute is a plain value that is not a field and shadows no method or property."""
     is_plain = type(name) is str and type(value) in PLAIN and name not in names
-    return is_plain and not hides_code(cls, name)
+    return is_plain and not is_special(cls, name)
 
 
-def hides_code(cls: Any, name: str) -> bool:
-    """Returns whether an object's attribute of this name would hide a method, a property or another callable of
-    the class, so that a program that calls it would run something else."""
+def is_reserved(name: Key) -> bool:
+    """Returns whether packages may look an attribute of this name up on any object: numpy and torch read the memory at
+    the address in `__array_interface__`, and ctypes passes `_as_parameter_` on."""
+    return isinstance(name, str) and len(name) > 2 and name[0] == name[-1] == "_"
+
+
+def is_special(cls: Any, name: str) -> bool:
+    """Returns whether an object's attribute of this name would change what programs do with it: it is reserved, or hides
+    a method, a property or another callable of the class."""
     found = inspect.getattr_static(cls, name, None)
-    return hasattr(type(found), "__get__") or callable(found)
+    return is_reserved(name) or hasattr(type(found), "__get__") or callable(found)
+
+
+def reserved_keys(cls: Any, keys: Iterable[Key]) -> list[Key]:
+    """Returns the keys that are reserved names and that the class's own code may return as attributes."""
+    return [key for key in keys if is_reserved(key)] if hasattr(cls, "__getattr__") else []
 
 
 def is_computed(cls: Any, name: str) -> bool:
@@ -92,7 +103,10 @@ def make_record(cls: Any, name: str, keys: list[Key], children: list[Any], notes
     names = field_names(cls)
     if keys != names or len(children) != len(names):
         raise CorruptMessage(f"the message has a {name} with the fields {keys}, but on this rank the class has {names}")
-    made = object.__new__(cls)
+    try:
+        made = object.__new__(cls)
+    except TypeError as error:  # a base class in C has its own memory
+        raise CorruptMessage(f"the message has a {name}, which cannot be made from its fields: {error}") from error
     for field, child in zip(names, children, strict=True):
         object.__setattr__(made, field, child)
     if notes is not None:

@@ -78,6 +78,8 @@ def _array(parts: Any) -> Any:
     count = math.prod(shape)
     expect(len(shape) <= 32 and all(0 <= size < 1 << 48 for size in shape), "shape of an array")
     expect(count * made.itemsize == len(elements) and count <= max(1 << 20, len(elements)), "array")
+    if made.kind == "U" and elements:
+        expect(numpy.frombuffer(elements, f"{made.byteorder}u4").max() <= sys.maxunicode, "text of an array")
     return numpy.ndarray(shape, made, bytearray(elements))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from levada import _levada
 from levada.base.errors import InvalidArgument, SourceError
-from levada.base.packages import import_for, release_of
+from levada.base.packages import import_for, panics_as_errors, release_of
 
 __all__ = ["open_chat_tokenizer"]
 
@@ -39,15 +39,16 @@ def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
 
     def ids_of(text: str) -> list[int]:
         try:
-            chat = tokenizer.apply_chat_template(
-                json.loads(text),
-                chat_template=template,
-                tokenize=True,
-                return_dict=True,
-                return_assistant_tokens_mask=True,
-                truncation=False,
-                padding=False,
-            )
+            with panics_as_errors():
+                chat = tokenizer.apply_chat_template(
+                    json.loads(text),
+                    chat_template=template,
+                    tokenize=True,
+                    return_dict=True,
+                    return_assistant_tokens_mask=True,
+                    truncation=False,
+                    padding=False,
+                )
         except Exception as error:  # a template may raise anything
             raise SourceError(f"{name} cannot render the chat that begins {text[:80]}: {error}") from error
         ids, is_learned = chat["input_ids"], chat["assistant_masks"]
@@ -72,8 +73,9 @@ def _tokenizer_of(given: Any) -> Any:
     if isinstance(given, (str, os.PathLike)) and pathlib.Path(given).is_dir():
         transformers = import_for(f"chat_template with {given}", "transformers")
         try:
-            given = transformers.AutoTokenizer.from_pretrained(given, local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError) as error:
+            with panics_as_errors():
+                given = transformers.AutoTokenizer.from_pretrained(given, local_files_only=True, trust_remote_code=False)
+        except (OSError, RuntimeError, ValueError) as error:
             raise SourceError(f"transformers cannot open a tokenizer in {given}: {error}") from error
     if hasattr(given, "apply_chat_template") and hasattr(given, "backend_tokenizer"):
         return given

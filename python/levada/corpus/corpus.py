@@ -30,8 +30,10 @@ _CHOICES = {
 PathLike = str | os.PathLike[str]
 
 
-def _shown(path: Any) -> Any:
-    return shown_url(path) if isinstance(path, str) and "://" in path else path
+def _shown(value: Any) -> Any:
+    """Returns the value of an option for repr(), without the secrets of a URL."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return shown_url(path) if isinstance(path, str) and "://" in path else value
 
 
 @dataclasses.dataclass(eq=False)
@@ -122,8 +124,8 @@ class Corpus:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         values = {name: value for name, value in values.items() if repr(value) != repr(defaults[name])}
         is_one = isinstance(self.paths, (str, os.PathLike))
-        values["paths"] = _shown(self.paths) if is_one else [_shown(path) for path in self.paths]  # type: ignore[union-attr]
-        return f"Corpus({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+        values["paths"] = self.paths if is_one else [_shown(path) for path in self.paths]  # type: ignore[union-attr]
+        return f"Corpus({', '.join(f'{name}={_shown(value)!r}' for name, value in values.items())})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": None, "_of_parent": None}

@@ -30,6 +30,10 @@ _MAX_ROW_BYTES = 64 << 20
 _MAX_GROUP_VALUES = 1 << 27
 """Maximum number of list values in a row group, since a single row may have all of them."""
 
+_MAX_REPEATED_BYTES = 1 << 30
+"""Maximum size to which the texts of a row group may grow if each repeats all others, since a single row may have all
+of them."""
+
 _VALUE_BYTES = 64
 """Minimum memory of a list value, in bytes."""
 
@@ -193,8 +197,20 @@ class ParquetReader:
                 raise SourceError(
                     f"{self._path} has a row group of {values} values, more than {_MAX_GROUP_VALUES}: write it with smaller row groups"
                 )
-            rows = min(max(min(rows * _BATCH_BYTES // max(stored, 1), rows * _MAX_VALUES // max(values, 1)), 1), _MAX_ROWS)
+            rows = min(rows * _BATCH_BYTES // max(stored, 1), rows * _MAX_VALUES // max(values, 1), self._rows_of_prefixes(chunks))
+            rows = min(max(rows, 1), _MAX_ROWS)
             yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
+
+    def _rows_of_prefixes(self, chunks: list[Any]) -> int:
+        """Returns the number of rows to read at a time in view of texts that repeat the prefix of the one before. Each
+        may have all bytes of its chunk, however few are stored for it."""
+        repeating = [each for each in chunks if "DELTA_BYTE_ARRAY" in each.encodings]
+        if self._chats and any(each.num_values * each.total_uncompressed_size > _MAX_REPEATED_BYTES for each in repeating):
+            raise SourceError(
+                f"{self._path} stores the texts of its chats as prefixes (DELTA_BYTE_ARRAY), and a single chat may have "
+                "any number of them: write it with another encoding"
+            )
+        return _MAX_ROW_BYTES // max((each.total_uncompressed_size for each in repeating), default=1)
 
     def _chunks_of(self, number: int) -> list[Any]:
         """Returns a row group's metadata of the column or, for a list of structs, of each of its leaves."""

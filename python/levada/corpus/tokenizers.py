@@ -10,7 +10,7 @@ from typing import Any
 
 from levada import _levada
 from levada.base.errors import InvalidArgument, SourceError
-from levada.base.packages import import_for, release_of
+from levada.base.packages import import_for, panics_as_errors, release_of
 from levada.corpus.chats import open_chat_tokenizer
 
 __all__ = ["open_tokenizer"]
@@ -60,7 +60,8 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
         raise SourceError(f"{name} is not a tokenizer: {what}; it must be bytes, a tokenizer.json or its folder, or a .model")
     tokenizers = import_for(name, "tokenizers")
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
+        with panics_as_errors():
+            tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from error
     except Exception as error:  # the package raises nothing more specific
@@ -93,7 +94,8 @@ def _settings_beside(file: pathlib.Path) -> dict[str, Any]:
 def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eos: str | None = None) -> _levada.Tokenizer:
     """splits: treats names of special tokens in a text as text. eos: the token that ends documents."""
     try:
-        tokenizer = given.__class__.from_str(given.to_str())
+        with panics_as_errors():
+            tokenizer = given.__class__.from_str(given.to_str())
     except Exception as error:  # the package raises nothing more specific
         raise InvalidArgument(f"{name} has parts that cannot be saved, so its tokens cannot be cached: {error}") from error
     tokenizer.no_truncation()  # a document is never truncated,
@@ -102,7 +104,8 @@ def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eo
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
 
     def encode(texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)]
+        with panics_as_errors():
+            return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)]
 
     size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
     digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()

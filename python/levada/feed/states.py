@@ -38,7 +38,7 @@ class FeedState(NamedTuple):
 
     def check(self, checksum: Any) -> None:
         """Raises InvalidArgument unless `checksum` is the checksum of this state."""
-        if checksum != self._checksum():
+        if type(checksum) is not str or checksum != self._checksum():
             raise InvalidArgument("this state of a feed has been changed since it was saved: its checksum is another")
 
     def _checksum(self) -> str:
@@ -54,7 +54,7 @@ def read_state(state: Any, source: str) -> FeedState:
     missing = [key for key in ("source", "cursor", "samples", "epoch", "step", "item", "digest", "checksum") if key not in state]
     if missing:
         raise InvalidArgument(f'the state of a feed lacks "{missing[0]}"; load what state_dict() returned, unchanged')
-    if state["source"] != source:
+    if type(state["source"]) is not str or state["source"] != source:
         raise InvalidArgument(f'"source" of the state is {str(state["source"])[:80]!r}; this feed resumes at one of {source!r}')
     cursor = state["cursor"]
     if not isinstance(cursor, (bytes, type(None))):
@@ -72,7 +72,7 @@ def _count_of(state: Mapping[str, Any], key: str, largest: int, *, smallest: int
     try:
         number = operator.index(state[key])
     except TypeError:
-        number = -1
+        number = smallest - 1
     if isinstance(state[key], bool) or not smallest <= number <= largest:
         raise InvalidArgument(
             f'"{key}" of a feed\'s state must be a whole number from {smallest} to {largest:,}, got {repr(state[key])[:80]}'

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from levada._levada import Metric, Pass
-from levada.base.errors import InvalidArgument
+from levada.base.errors import InvalidArgument, printable_lines
 from levada.feed.arguments import FeedArguments
 from levada.feed.passes import FeedPass, JoinedFeed
 from levada.feed.results import gather
@@ -81,7 +81,7 @@ class PassView(FeedArguments):
         """How the pass ended; None while it runs."""
         core = self._core
         end = None if core is None else core.end  # read once: another thread may begin a call
-        return None if end is None else End(**end)
+        return None if end is None else End(**{**end, "message": printable_lines(end["message"])})
 
     @property
     def stats(self) -> FeedStats:

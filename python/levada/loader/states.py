@@ -49,13 +49,14 @@ class LoaderState(NamedTuple):
             raise InvalidArgument(
                 f'this is no state of a levada.DataLoader: it lacks "{missing[0]}"; load what its state_dict() returned, unchanged'
             )
-        if state["version"] != VERSION:
+        if type(state["version"]) is not int or state["version"] != VERSION:
             raise InvalidArgument(f"the state of a DataLoader has version {state['version']!r}; this Levada reads version {VERSION}")
         epoch, position, identity = state["epoch"], state["position"], state["order"]
         is_text = isinstance(identity, Mapping) and all(type(each) is str for pair in identity.items() for each in pair)
         if any(type(number) is not int or not 0 <= number < _END_OF_EPOCHS for number in (epoch, position)) or not is_text:
             raise InvalidArgument("the state of a DataLoader has been damaged: epoch, position or order has a wrong type or range")
-        if state["checksum"] != _checksum({name: state[name] for name in names[:-1]}):
+        checksum = state["checksum"]
+        if type(checksum) is not str or checksum != _checksum({name: state[name] for name in names[:-1]}):
             raise InvalidArgument("this state of a DataLoader has been changed since it was saved: its checksum is another")
         facts = dict(identity)
         listed = facts.pop(_LIST, "")

@@ -15,6 +15,7 @@ from levada.base import errors
 from levada.base.errors import Error, StageFailed
 from levada.base.exception_texts import report_of, summary_of, text_of
 from levada.batch.classes import find, name_of
+from levada.batch.instances import is_special
 
 _KEPT = 16
 _raised: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
@@ -177,5 +178,15 @@ def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> 
         return None
     made: Exception = builtin.__new__(found, *arguments)
     builtin.__init__(made, *arguments)
-    vars(made).update(attributes)
+    vars(made).update({key: value for key, value in attributes.items() if _may_have(found, key, value)})
     return made
+
+
+def _may_have(cls: Any, name: str, value: Any) -> bool:
+    """Returns whether an exception may have an attribute that another process names. An exception of Levada is sent on
+    with its attributes, so their types must be right."""
+    if name == "__notes__":
+        return type(value) is list and all(type(note) is str for note in value)
+    if issubclass(cls, Error) and hasattr(cls, name) and type(value) is not type(getattr(cls, name)):
+        return False
+    return not is_special(cls, name)

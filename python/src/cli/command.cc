@@ -65,6 +65,9 @@ void bind_command(nb::module_& module) {
       "Returns `text` for one line of a terminal, with control characters escaped and URLs without user, password and "
       "query.");
   module.def(
+      "printable_lines", [](const std::string& text) { return printable_lines(text); }, nb::arg("text"),
+      "Like printable(), but keeps newlines and tabs.");
+  module.def(
       "parse_duration",
       [](const std::string& text) { return std::chrono::duration<double>(parse_duration(text)).count(); },
       nb::arg("text"), "Returns the seconds of \"500ms\", \"30s\", \"2m\" or \"1h\". Raises InvalidArgument.");
