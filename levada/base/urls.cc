@@ -120,7 +120,7 @@ class Line {
   std::size_t done_ = 0;  ///< all before has been copied or left out
   std::size_t last_at_;
   std::size_t url_end_ = 0;
-  std::size_t question_ = 0;   ///< the first "?" or "#" from here on
+  std::size_t question_ = 0;  ///< the first "?" or "#" from here on
   std::size_t next_mark_ = 0;
 };
 

@@ -28,7 +28,8 @@ void expect_object(const Json& json, const std::string& where, std::initializer_
   if (!json.is_object()) fail(where, "it must be an object");
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail(where, fmt::format("unknown key \"{}\"; the keys are {}", cut_text(printable(key), max_shown), fmt::join(known, ", ")));
+    fail(where, fmt::format("unknown key \"{}\"; the keys are {}", cut_text(printable(key), max_shown),
+                            fmt::join(known, ", ")));
   }
 }
 

@@ -53,6 +53,7 @@ def test_lines_errors_and_reprs_have_no_secrets_of_urls(caplog: pytest.LogCaptur
         corpus = levada.Corpus(paths, tokenizer=URL, chat_template=URL, cache_dir=Path(), text_field=URL)
         assert "word" not in repr(corpus) and repr(corpus).count("http://host/x") == 5, repr(corpus)
     arguments: list[Any] = [lambda: levada.Corpus([URL, 3]), lambda: levada.DataLoader(URL), lambda: levada.Pipeline.from_lines(URL)]
+    arguments += [lambda: levada.Corpus("a", tokenizer=f"http://user:word@host/{name}").open() for name in ("a", "a.model")]
     for wrong in arguments:
         with pytest.raises(levada.Error) as raised:
             wrong()

@@ -310,7 +310,7 @@ PREFIXES: dict[str, Any] = {"use_dictionary": False, "write_statistics": False, 
 def test_a_small_file_of_prefixes_of_large_texts_is_read_in_little_memory(tmp_path: pathlib.Path) -> None:
     encoding = {"text": "DELTA_BYTE_ARRAY"}
     path = write(tmp_path / "texts.parquet", ["a" * (1 << 20)] * 2000, column_encoding=encoding, write_batch_size=2000, **PREFIXES)
-    assert path.stat().st_size < 2000
+    assert path.stat().st_size < 5000
     assert read_within_512_mib(path, "texts")[0] == str(1 << 20)
 
 

@@ -53,7 +53,7 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
     if name == "bytes":
         return _levada.byte_tokenizer()
     if path.suffix == ".model":
-        return _open_sentencepiece(path)
+        return _open_sentencepiece(name)
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.exists():
         what = "the folder holds no tokenizer.json" if path.is_dir() else "there is no such file"
@@ -118,13 +118,15 @@ def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eo
     )
 
 
-def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
-    sentencepiece = import_for(str(path), "sentencepiece")
+def _open_sentencepiece(name: str) -> _levada.Tokenizer:
+    sentencepiece = import_for(name, "sentencepiece")
     try:
-        model = path.read_bytes()
+        model = pathlib.Path(name).read_bytes()
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (OSError, RuntimeError) as error:
-        raise SourceError(f"{path} is not a SentencePiece model: {error}") from error
+    except OSError as error:
+        raise SourceError(f"{name} is not a SentencePiece model: {error.strerror}") from error
+    except RuntimeError as error:
+        raise SourceError(f"{name} is not a SentencePiece model: {error}") from error
 
     def id_of(token: str) -> int | None:
         number = processor.piece_to_id(token)
@@ -133,7 +135,7 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
     eos = processor.eos_id()
     digest = _levada.digest(f"{release_of('sentencepiece')} ".encode() + model)
     return _levada.Tokenizer(
-        _shown(str(path)), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
+        _shown(name), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
     )
 
 
