@@ -4,6 +4,8 @@
 
 #include "levada/base/error.h"
 #include "levada/base/refusal_testing.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/collective_order.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/exchange/exchange.h"
@@ -33,6 +35,11 @@ const Operation exchange{"an exchange", [](const Handle& engine) {
                            Exchange(engine).all_gather(store, {.timeout = timeout});
                          }};
 
+const Operation gather{"gathering results", [](const Handle& engine) {
+                         CollectiveOrder order(*engine, nullptr);
+                         const auto poll = order.as_poll();
+                         agree(*engine, {}, Deadline::after(timeout), "gathering results", &poll);
+                       }};
 /// Throws unless the rank's call fails soon with an error that names both operations.
 void expect_named(const Handle& engine, int odd, const Operation& one, const Operation& other) {
   const auto begin = Clock::now();
@@ -66,7 +73,8 @@ TEST_P(DifferentOperations, EndTheGroupInEveryProcessWithinSeconds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllPairs, DifferentOperations,
-                         ::testing::Values(std::pair(feed, exchange), std::pair(exchange, feed)));
+                         ::testing::Values(std::pair(feed, exchange), std::pair(exchange, feed),
+                                           std::pair(feed, gather)));
 
 }  // namespace
 }  // namespace levada

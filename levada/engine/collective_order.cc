@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace levada {
 namespace {
 
@@ -9,10 +11,22 @@ std::string_view operation_of(const Status& status) {
   return std::string_view(status.operation.data());
 }
 
+/// The calls of the Python package in which a whole group agrees. A status has only the beginning of a long name.
+constexpr std::array<std::string_view, 7> agreements = {"agreeing on the seed of a pipeline",
+                                                        "comparing batches",
+                                                        "comparing the data sets of a DataLoader",
+                                                        "gathering results",
+                                                        "opening the corpus",
+                                                        "packing a step",
+                                                        "splitting micro-batches"};
+
 /// Returns the user-visible call that an operation is part of; empty if it is not a call of a whole group.
 std::string_view call_of(std::string_view operation) {
   if (operation == feed_start_operation) return operation;
   if (operation.ends_with("exchange")) return "an exchange";
+  for (const auto call : agreements) {
+    if (!operation.empty() && call.starts_with(operation)) return call;
+  }
   return {};  // a reduction continues while its caller makes other calls
 }
 

@@ -673,6 +673,19 @@ class Pass:
     def step(self) -> int: ...
 
     @property
+    def taken_step(self) -> int:
+        """`step`, even while the last taken batch is not delivered."""
+
+    @property
+    def delivered(self) -> bool:
+        """
+        Whether the last taken batch counts for `step`, `whole_steps` and `position`. The caller sets it once no signal handler can drop the batch any more; the next call also does.
+        """
+
+    @delivered.setter
+    def delivered(self, arg: bool, /) -> None: ...
+
+    @property
     def micro(self) -> int: ...
 
     @property

@@ -60,6 +60,60 @@ def test_rows_of_a_split_batch_are_gathered_without_padding(tmp_path: pathlib.Pa
         assert "the batch has 4 rows, but there are results of 1" in mine[2]["text"]
 
 
+def test_results_that_are_not_one_for_each_row_are_refused(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Batches:
+            def __len__(self): return 4
+            def __getitem__(self, i): return np.arange(8 * i, 8 * i + 8)
+        def text_of(source, results):
+            try: return sum([source.gather(results(batch)).tolist() for batch in source], [])
+            except levada.InvalidArgument as error: return str(error)
+        tell(got=text_of(levada.DataLoader(Batches(), batch_size=None), lambda batch: batch * 1))
+        loader = levada.DataLoader(Batches(), batch_size=None)
+        tell(got=sum([loader.gather(np.array([batch.sum()])).tolist() for batch in loader], []))
+        tell(got=text_of(levada.DataLoader(Batches(), batch_size=2, collate_fn=np.concatenate), lambda batch: batch * 1))
+        lists = [[0, 1], [2, 3]]
+        tell(got=text_of(levada.DataLoader(Batches(), batch_sampler=lists, collate_fn=np.concatenate), lambda batch: batch * 1))
+        images = [{"images": [np.zeros((3, 10))] * 8, "ids": list(range(8))}] * 4
+        for tail in ("drop", "pad"): tell(got=text_of(levada.Feed(images, tail=tail), lambda batch: np.array(batch["ids"])))
+        """,
+    )
+    for mine in told:
+        rows, sums, crops, lists, *images = [each["got"] for each in mine]
+        assert rows == list(range(32)) and sums == [28, 92, 156, 220]
+        assert "the batch has 2 rows, but there are results of 16" in crops and "has 2 rows, but there are results of 16" in lists
+        assert all("the batch has 3 rows, but there are results of 8" in each for each in images)
+
+
+def test_lists_whose_elements_are_as_many_as_the_rows_are_refused(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        def text_of(batch):
+            try: return [repr(each) for each in levada.Feed([batch], divide="split")]
+            except levada.InvalidArgument as error: return str(error)
+        ids, square = np.arange(2), [np.zeros((2, 4)), np.ones((2, 4))]
+        captions = lambda *counts: [tuple(f"{row}.{at}" for at in range(count)) for row, count in enumerate(counts)]
+        for batch in ({"id": ids, "boxes": square}, {"id": ids, "boxes": [np.zeros((2, 4)), np.ones((7, 4))]},
+                      {"id": ids, "captions": captions(2, 2)}, {"id": ids, "t": [{"b": square[0]}, {"b": square[1]}]},
+                      [{"x": np.zeros((4, 2))}] * 3, {"id": [1, 2], "captions": captions(2, 2)}):
+            tell(text=text_of(batch))
+        tell(got=text_of({"id": ids, "boxes": [np.zeros((5, 1)), np.ones((3, 1))], "captions": captions(2, 3)}))
+        tell(got=text_of([ids, np.arange(2, 4)]))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        for each in (*mine[:4], mine[5]):
+            assert "cannot tell whether the outer or the inner ones are the rows" in each["text"], each
+        assert "is a list of samples" in mine[4]["text"]
+        assert f"('{rank}.0', '{rank}.1'" in mine[6]["got"][0] and f"[[{rank}.]" in mine[6]["got"][0]
+        assert mine[7]["got"] == [f"[array([{rank}]), array([{rank + 2}])]"]
+
+
 def test_lists_and_arrays_of_text_are_cut_in_every_container_and_without_a_tensor(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -163,7 +217,7 @@ def test_lists_are_cut_along_the_rows_of_the_batch(tmp_path: pathlib.Path) -> No
         import random
         for seed in range(20):
             chance = random.Random(seed)
-            rows = chance.choice([2, 4, 8])
+            rows = chance.choice([4, 6, 8])
             item = {"x": np.arange(rows)}
             for name in "abc":
                 item[name] = chance.choice([

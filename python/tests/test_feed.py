@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import levada
@@ -206,6 +207,29 @@ def test_a_loader_of_balanced_steps_may_reuse_its_buffer(tmp_path: pathlib.Path)
         assert not counts[0].keys() & counts[1].keys()
         assert counts[0] | counts[1] == {number: 1 + number % 9 for number in range(1, 161)}
     assert all("a sample has been changed since it was read" in mine[3]["text"] for mine in told)
+
+
+def test_samples_without_a_digest_are_copied_until_their_step_is_made() -> None:
+    class Own:
+        number = 0
+
+    def loader(of: Callable[[int], Any]) -> Iterator[Any]:
+        for number in range(4):
+            yield {"tokens": [number], "more": of(number)}
+
+    own, masked, opened = Own(), np.ma.array([0, 0], mask=[0, 1]), open(os.devnull)  # noqa: SIM115
+
+    def changed(number: int) -> Any:
+        own.number = masked[0] = number
+        return [own, masked]
+
+    def numbers(samples: list[Any]) -> list[Any]:
+        return [[sample["more"][0].number, int(sample["more"][1][0])] for sample in samples]
+
+    got = list(levada.Feed(loader(changed), batch_size=2, balance="tokens", collate_fn=numbers))
+    assert got == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
+    with opened, pytest.raises(levada.InvalidArgument, match="a part that can be neither compared nor copied until its step"):
+        list(levada.Feed(loader(lambda number: opened), batch_size=2, balance="tokens", collate_fn=numbers))
 
 
 def test_structures_may_differ_from_step_to_step(tmp_path: pathlib.Path) -> None:

@@ -221,6 +221,12 @@ def test_numpy_scalars_come_back_as_numpy_scalars() -> None:
     assert type(result) is np.float32 and result == 1.5
 
 
+@pytest.mark.parametrize("value", [np.bytes_(b"ab\0"), np.str_("ab\0"), np.str_("\ud800")], ids=ascii)
+def test_scalar_text_of_numpy_keeps_its_last_characters(value: Any) -> None:
+    (made,) = levada.unpack(levada.pack([value]))
+    assert type(made) is type(value) and list(made) == list(value)
+
+
 def test_an_array_without_a_container_is_a_batch() -> None:
     assert again(np.arange(3)).tolist() == [0, 1, 2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -153,10 +154,26 @@ class RefusedSample(InvalidArgument):
 class _Taken(NamedTuple):
     sample: Any
     digest: int | None
-    """None if the iterator cannot change the sample, or if the sample has no digest."""
+    """None if the iterator cannot change the sample."""
+
+
+def _kept(sample: Any) -> _Taken:
+    """Returns a sample that the iterator may change with its digest, or a copy of a sample that has none."""
+    try:
+        return _Taken(sample, digest_of(sample))
+    except TypeError:
+        pass
+    try:
+        return _Taken(copy.deepcopy(sample), None)
+    except Exception as error:
+        raise RefusedSample(
+            f"a sample has a part that can be neither compared nor copied until its step is made ({type(error).__name__}: {error}): "
+            f"open it in collate_fn, or yield its name: {_shown(sample)}"
+        ) from error
 
 
 def _digest(sample: Any) -> int | None:
+    """Returns None if the sample has been given a part without a digest since it was read."""
     try:
         return digest_of(sample)
     except TypeError:
@@ -188,7 +205,7 @@ class Samples:
                 break
             try:
                 sample = self._cut(sample)
-                self._taken.append(_Taken(sample, None if is_own else _digest(sample)))
+                self._taken.append(_Taken(sample, None) if is_own else _kept(sample))
                 sizes.append(self._size(sample))
             except RefusedSample as error:
                 raise RefusedSample(f"sample {number} of the step: {error}") from error.__cause__

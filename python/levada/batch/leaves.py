@@ -83,6 +83,14 @@ def _array(parts: Any) -> Any:
     return numpy.ndarray(shape, made, bytearray(elements))
 
 
+def _text(content: Any) -> Any:
+    return importlib.import_module("numpy").str_(typed(content, bytes).decode("utf-32-le", "surrogatepass"))
+
+
+def _bytes(content: Any) -> Any:
+    return importlib.import_module("numpy").bytes_(typed(content, bytes))
+
+
 def _scalar(parts: Any) -> Any:
     array = _array(parts)
     expect(array.shape == (), "numpy scalar")
@@ -173,7 +181,10 @@ LEAVES = {
         str, lambda path: pathlib.PureWindowsPath(typed(path, str))
     ),
     "numpy:ndarray": Leaf(_array_parts, _array),
-    **{f"numpy:{name}": Leaf(_array_parts, _scalar) for name in ("str_", "bytes_", "datetime64", "timedelta64")},
+    # An array would lose the zeros at the end of a text.
+    "numpy:str_": Leaf(lambda text: text.encode("utf-32-le", "surrogatepass"), _text),
+    "numpy:bytes_": Leaf(bytes, _bytes),
+    **{f"numpy:{name}": Leaf(_array_parts, _scalar) for name in ("datetime64", "timedelta64")},
     "PIL.Image:Image": Leaf(_image_parts, _image),
     "torch:Size": Leaf(list, _sizes),
     "torch:dtype": Leaf(lambda dtype: str(dtype).partition(".")[2], _dtype),

@@ -274,15 +274,17 @@ class FeedPass:
         arrived, before next() returns. `empty`: the reason to report if the pass has no steps."""
         self._begin = begin
         self._empty = empty
-        self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed._rank_samples == 1
         feed = joined.feed
+        self.counts_batches = not isinstance(feed.source, Corpus) and feed.balance is None and feed._rank_samples == 1
+        """Whether the core counts whole batches as samples."""
+        self.is_balanced = feed.balance is not None
         proves = feed.check == "digests" and joined.job.size > 1
         self._peers: PeerDigests | None = None
         if proves:
             mesh = with_cp_as_data(feed.mesh) if feed.balance is not None and feed.balance.max_cp > 1 else feed.mesh
             self._peers = PeerDigests(joined.job, mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
-        """Number of rows of the last batch taken, if the core counts whole batches."""
+        """Number of rows of the last batch taken, with padding; None if it has none, or if steps are balanced."""
         self._sender = sender
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
@@ -337,6 +339,14 @@ class FeedPass:
         return self
 
     def __next__(self) -> Any:
+        batch = self.take()
+        self.core.delivered = True
+        return batch
+
+    def take(self) -> Any:
+        """Returns the next batch. The caller must return it and set `core.delivered` just before, by a plain
+        assignment: a signal handler may raise at any call until then, and a state must not count a batch that the loop
+        never gets."""
         if self._is_superseded:
             raise InvalidArgument(_SUPERSEDED)
         try:
@@ -358,8 +368,8 @@ class FeedPass:
     def _next(self) -> Any:
         batch = self._batch()
         if self._peers is not None:
-            self._peers.take(self.core.step)
-        if self._counts_rows:
+            self._peers.take(self.core.taken_step)
+        if not self.is_balanced:
             self.rows = num_rows(batch)
         return batch
 

@@ -11,10 +11,13 @@ from levada._levada import Membership, Mesh
 from levada.base.errors import InvalidArgument
 
 
-def gather(job: Membership, mesh: Mesh, results: Any, rows: int, timeout: float) -> Any:
-    """Returns the first `rows` rows of the results of every data coordinate, in coordinate order. Collective."""
+def gather(job: Membership, mesh: Mesh, results: Any, rows_of: Mapping[int, int], timeout: float) -> Any:
+    """Returns the results of every data coordinate, in coordinate order. Collective.
+
+    `rows_of`: the number of results to return, by the number that the caller may pass: with or without those of padding
+    rows, which come last. Raises InvalidArgument on all ranks for any other number."""
     try:
-        mine = _levada.pack_state({"rows": None if results is None else _first(results, rows)})
+        mine = _levada.pack_state({"rows": None if results is None else _first(results, rows_of)})
         failure = None
     except (InvalidArgument, TypeError) as error:  # raised below, because the other ranks wait for this one
         mine, failure = _levada.pack_state({"error": str(error)}), error
@@ -30,16 +33,19 @@ def gather(job: Membership, mesh: Mesh, results: Any, rows: int, timeout: float)
     return _joined([parts[coordinate] for coordinate in sorted(parts)], results)
 
 
-def _first(value: Any, rows: int) -> Any:
+def _first(value: Any, rows_of: Mapping[int, int]) -> Any:
     if isinstance(value, Mapping):
-        return {key: _first(each, rows) for key, each in value.items()}
+        return {key: _first(each, rows_of) for key, each in value.items()}
     if isinstance(value, tuple):
-        return tuple(_first(each, rows) for each in value)
+        return tuple(_first(each, rows_of) for each in value)
     if not hasattr(value, "__len__") or isinstance(value, (str, bytes)) or not getattr(value, "shape", (1,)):
         raise InvalidArgument(f"results are tensors, arrays or lists with an element for each row, got {str(value)[:60]!r}")
-    if len(value) < rows:
-        raise InvalidArgument(f"the batch has {rows} rows, but there are results of {len(value)}; give one for each row")
-    part = value[:rows]
+    if len(value) not in rows_of:
+        raise InvalidArgument(
+            f"the batch has {' or, without padding, '.join(map(str, sorted(rows_of, reverse=True)))} rows, but there are results of "
+            f"{len(value)}; give one for each row. The rows are those of the batch's first tensor"
+        )
+    part = value[: rows_of[len(value)]]
     return part.detach().cpu() if hasattr(part, "detach") else part
 
 

@@ -185,7 +185,15 @@ def lists_as_rows(item: Any, name: str) -> Any:
             f'{name} is a {type(item).__name__} of lists without a tensor, and divide="split" cannot tell whether the outer or '
             "the inner ones have an element for each row: use a dict of lists"
         )
+    if _is_list_of_samples(item):
+        raise InvalidItem(f'{name} is a {type(item).__name__} of samples, and divide="split" divides batches: collate the samples')
     return _Cut(rows, _rows, name).apply(item, "")
+
+
+def _is_list_of_samples(item: Any) -> bool:
+    if not _is_list(item) or len(item) < 2 or not all(isinstance(each, Mapping) for each in item):
+        return False
+    return all(each.keys() == item[0].keys() for each in item) and next(_tensors(item), None) is not None
 
 
 def without_rows(item: Any) -> Any:
@@ -239,6 +247,8 @@ class _Cut:
             return self._cut(value, path)
         if _is_list(value) and value:
             has_batches = any(tensor.shape[0] == self._rows for tensor in _tensors(value))
+            if path and len(value) == self._rows and (has_batches or self._is_square(value)):
+                return self._refuse_square(value, path)
             if not has_batches and (len(value) == self._rows or not any(_children(each) or _is_tensor(each) for each in value)):
                 return self._cut(value, path)
         children = _children(value)
@@ -250,6 +260,18 @@ class _Cut:
             what = f"an object of class {type(value).__name__} with lists or text that only its own code can replace"
             return self._refuse(value, path, what, "lists outside of it")
         return replaced
+
+    def _is_square(self, value: Any) -> bool:
+        return all(_is_list(each) and len(each) == self._rows for each in value)
+
+    def _refuse_square(self, value: Any, path: str) -> Any:
+        if self._name is None:
+            return value
+        raise InvalidItem(
+            f"{self._place(path)} is a {type(value).__name__} of {len(value)} whose elements have a length of {len(value)}, too, and "
+            f'divide="split" cannot tell whether the outer or the inner ones are the rows: name the placement of every field '
+            f'with layout=, or give {path} a tensor for each field'
+        )
 
     def _cut(self, values: Any, path: str) -> Any:
         if len(values) == self._rows:

@@ -120,10 +120,23 @@ class PassView(FeedArguments):
         core = self._core
         if core is None:
             return 0
-        running = self._running_pass()
-        if running is None or running.rows is None:
+        rows = self._counted_rows
+        if rows is None:
             return core.samples
-        return running.rows if core.samples > 0 else 0
+        return rows if core.samples > 0 else 0
+
+    @property
+    def _counted_rows(self) -> int | None:
+        """Number of rows of the last taken batch if the core counts whole batches."""
+        running = self._running_pass()
+        return running.rows if running is not None and running.counts_batches else None
+
+    @property
+    def _rows_of_results(self) -> dict[int, int]:
+        """The numbers of results that gather() takes for the last batch, and how many of them it returns."""
+        running, valid = self._running_pass(), self.valid_rows
+        rows = None if running is None else running.rows
+        return {valid: valid} if rows is None else {valid: valid, rows: valid}
 
     def gather(self, results: Any) -> Any:
         """Returns, on every rank, the results of all ranks for the rows of the last taken batch, in the order of the
@@ -134,9 +147,9 @@ class PassView(FeedArguments):
         of them. Ranks with the same data coordinate have the same results; ranks without results, such as early
         pipeline stages, pass None. Returned tensors are on this rank's device.
 
-        Raises InvalidArgument if there are fewer results than valid_rows, and with `max_cp`, because ranks then have
-        parts of samples."""
+        Raises InvalidArgument if there are neither as many results as rows nor as valid_rows, and with `max_cp`, because
+        ranks then have parts of samples."""
         if self._has_own_cp:
             raise InvalidArgument("gather() takes results of whole samples, and with max_cp a rank has parts of them; use a feed without max_cp to evaluate")
         joined = self._join()
-        return gather(joined.job, self.mesh, results, self.valid_rows, self.timeout)
+        return gather(joined.job, self.mesh, results, self._rows_of_results, self.timeout)

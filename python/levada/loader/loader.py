@@ -366,7 +366,6 @@ class DataLoader(LoaderView[Batch]):
             name,
             self._sender,
             counts=self._has_counts,
-            is_balanced=self.balance is not None,
             failed=lambda: None if workers is None else workers.failed,
             finish=pinned if self._pins else lambda batch: batch,
         )

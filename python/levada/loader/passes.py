@@ -13,6 +13,7 @@ from levada import _levada
 from levada._levada import Layout, Membership, Mesh
 from levada.base.errors import InvalidArgument, ItemError, SourceError
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
+from levada.feed.rows import num_rows
 from levada.loader.items import Plan
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ class StartedByNext:
                 raise StopIteration
             self._pass = self._start()
             self._start = None  # so that leaving a loop drops the pass even if the loader remains
-        return next(self._pass)
+        batch = self._pass.take()
+        self._pass.core.delivered = True
+        return batch
 
     def close(self) -> None:
         """Leaves the pass."""
@@ -129,7 +132,6 @@ class LoaderPass(FeedPass):
         sender: Sender | None,
         *,
         counts: bool,
-        is_balanced: bool,
         failed: Callable[[], ItemError | None],
         finish: Callable[[Any], Any],
     ) -> None:
@@ -138,12 +140,12 @@ class LoaderPass(FeedPass):
         `finish`: called with each batch; its result is returned."""
         self._loader = weakref.ref(loader)
         self._plan, self._draws, self._coordinate = agreed_on
-        self._has_counts, self._is_balanced, self._failed, self._finish = counts, is_balanced, failed, finish
+        self._has_counts, self._failed, self._finish = counts, failed, finish
         super().__init__(joined, begin, name, sender, is_ahead=loader.prefetch_to_device, empty="")
 
-    def __next__(self) -> Any:
+    def take(self) -> Any:
         try:
-            batch = super().__next__()
+            batch = super().take()
         except StopIteration:
             loader = self._loader()
             if loader is not None and (self.core.end or {}).get("cause") in ("exhausted", "steps"):
@@ -156,13 +158,14 @@ class LoaderPass(FeedPass):
             made = ItemError(str(error))  # an item of this rank failed
             vars(made).update(vars(failed))
             raise made from failed.__cause__
-        step, division = self.core.step - 1, self._plan.division
+        step, division = self.core.taken_step - 1, self._plan.division
         valid, left_out, total = division.part(step, self._coordinate).draws, 0, division.step(step)[1]
         if self._has_counts:
             (valid, left_out, total), batch = batch["counts"], batch["batch"]
+            self.rows = num_rows(batch)
         loader = self._loader()
         if loader is not None:
-            loader._note_taken(Taken(self._plan, self._draws, step, self._coordinate, None if self._is_balanced else valid, total), left_out)
+            loader._note_taken(Taken(self._plan, self._draws, step, self._coordinate, None if self.is_balanced else valid, total), left_out)
         return self._finish(batch)
 
 

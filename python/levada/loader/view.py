@@ -24,12 +24,16 @@ class LoaderView(Feed[Batch]):
     _order: Order | None
     _user_sampler: Any
     _lengths: Lengths | None
+    _lists_batches: bool
+    _skips: bool
+    batch_size: int | None
     _taken: Taken | None
     _samples: int
 
     @property
     def valid(self) -> int | None:
-        """Number of samples in the last batch that count; they come first, others are repeated. None with balance."""
+        """Number of samples in the last batch that count; they come first, others are repeated. None with balance. With
+        batch_size=None it is 1, or 0 for a repeated item; valid_rows is the number of the item's rows."""
         return 0 if self._taken is None else self._taken.valid
 
     @property
@@ -78,8 +82,27 @@ class LoaderView(Feed[Batch]):
     @property
     def valid_rows(self) -> int:
         """Number of rows in the last batch that hold samples; the rows after them are padding. 0 before the first
-        batch."""
-        return self.valid or 0
+        batch. With batch_size=None, the rows of the item."""
+        valid = self.valid or 0
+        rows = self._counted_rows if self._gives_items and valid > 0 else None
+        return valid if rows is None else rows
+
+    @property
+    def _gives_items(self) -> bool:
+        """Whether a batch is an item of the data set."""
+        return self.batch_size is None and not self._lists_batches
+
+    @property
+    def _rows_of_results(self) -> dict[int, int]:
+        taken, valid, rows = self._taken, self.valid_rows, self._counted_rows
+        results = {valid: valid}
+        if self._gives_items:
+            results[1] = self.valid or 0  # one for the item
+        elif taken is not None and not self._lists_batches:
+            rows = taken.plan.division.part(taken.step, taken.coordinate).rows
+        elif valid > 0 and not self._skips:
+            rows = None  # a list is padded only if all of its samples are repeated, or some are left out
+        return results if rows is None else results | {rows: valid}
 
     def gather(self, results: Any) -> Any:
         """Returns the results for all samples of the last step, in the order of the samples and without padding rows,

@@ -201,6 +201,12 @@ Tensor from_torch(nb::handle value, const std::string& path) {
   }
   tensor = tensor.attr("resolve_conj")().attr("resolve_neg")();
   const auto name = text_of(tensor.attr("dtype")).substr(std::string_view("torch.").size());
+  if (name.starts_with("int") || name.starts_with("uint") || name.starts_with("bits")) {
+    const auto size = name.substr(name.find_first_of("0123456789"));
+    if (size != "8" && size != "16" && size != "32" && size != "64") {
+      throw_type_error(path, fmt::format("its dtype is torch.{}; send it as uint8", name));
+    }
+  }
   const auto dtype = disguised(name);
   if (dtype) tensor = tensor.attr("view")(imported("torch").attr(dtype->bits == 8 ? "uint8" : "int16"));
   return view_of(tensor, dtype, path);
@@ -287,6 +293,8 @@ void TensorLibraries::refresh() {
     parameter_ = class_in("torch.nn.parameter", "Parameter");
     is_neg_ = nb::getattr(torch_, "is_neg", nb::none());
     is_conj_ = nb::getattr(torch_, "is_conj", nb::none());
+    int8_ = class_in("torch", "int8");
+    uint8_ = class_in("torch", "uint8");
   }
 }
 
@@ -314,6 +322,9 @@ std::optional<TensorView> TensorLibraries::plain_view(nb::handle value) const {
   const bool is_known =
       fields.device.is_cpu() && fields.dtype.is_known() && static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
   if (!is_known) return std::nullopt;
+  // Torch describes int4 and other small integers as bytes.
+  if (fields.dtype == dtypes::int8 && !value.attr("dtype").is(int8_)) return std::nullopt;
+  if (fields.dtype == dtypes::uint8 && !value.attr("dtype").is(uint8_)) return std::nullopt;
   // Only complex numbers, or parts of them, can be read as their negatives.
   const bool is_complex = fields.dtype.code == dtypes::complex64.code;
   if (is_complex && nb::cast<bool>(is_conj_(value))) return std::nullopt;

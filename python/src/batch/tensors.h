@@ -73,6 +73,7 @@ class TensorLibraries {
   nanobind::object array_ = nanobind::none(), generic_ = nanobind::none(), torch_ = nanobind::none();
   nanobind::object parameter_ = nanobind::none();                            ///< torch.nn.Parameter
   nanobind::object is_neg_ = nanobind::none(), is_conj_ = nanobind::none();  ///< methods of torch's tensors
+  nanobind::object int8_ = nanobind::none(), uint8_ = nanobind::none();      ///< dtypes of torch
   NumpyArrays arrays_;
   const dlpack::ExchangeApi* torch_exchange_ = nullptr;  ///< null if torch is not imported, or too old
 };

@@ -174,7 +174,10 @@ class Pass {
     }
   }
 
-  std::int64_t step() const { return step_; }
+  std::int64_t step() const { return is_delivered_ ? step_ : step_before_; }
+  std::int64_t taken_step() const { return step_; }
+  bool is_delivered() const { return is_delivered_; }
+  void set_delivered(bool is_delivered) { is_delivered_ = is_delivered; }
   std::int64_t micro() const { return micro_; }
   std::int64_t num_micro() const { return num_micro_; }
   std::int64_t samples() const { return samples_; }
@@ -184,16 +187,20 @@ class Pass {
     return nb::make_tuple(totals_->samples, totals_->tokens, totals_->labels);
   }
   int cp_rank() const { return cp_rank_; }
-  std::int64_t whole_steps() const { return step_ - (micro_ + 1 < num_micro_ ? 1 : 0); }
+  std::int64_t whole_steps() const { return delivered().steps; }
   /// Returns the number of complete steps, the cursor after them, and the index and digest of a loader's last item in
   /// them. They are one value, because other threads read them while this one takes batches.
   std::tuple<std::int64_t, nb::bytes, std::int64_t, std::uint64_t> position() const {
-    if (loader_ && loader_->state && !loader_->state->failure.empty()) {
-      throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
+    const auto& at = delivered();
+    if (at.state && !at.state->failure.empty()) {
+      throw Unsupported(fmt::format("the loader's state cannot be saved: {}", at.state->failure));
     }
-    const auto mark = loader_ ? loader_->mark : ItemMark();
-    if (loader_ && !loader_->state) return {whole_steps(), to_bytes(Bytes()), mark.item, mark.digest};
-    return {whole_steps(), to_bytes(loader_ ? loader_->encode() : cursor_), mark.item, mark.digest};
+    if (!at.loader) return {at.steps, to_bytes(at.cursor), -1, 0};
+    const auto [item, digest] = at.loader->mark;
+    if (!at.state) return {at.steps, to_bytes(Bytes()), item, digest};
+    auto cursor = *at.loader;
+    cursor.state = *at.state;
+    return {at.steps, to_bytes(cursor.encode()), item, digest};
   }
   /// Returns the recorded trace, encoded; empty if nothing is recorded.
   nb::bytes trace() const { return to_bytes(log_ ? encode(log_->trace()) : Bytes()); }
@@ -232,6 +239,16 @@ class Pass {
  private:
   /// Ends a wait in next().
   struct Leaving : std::exception {};
+
+  /// The content of a saved state.
+  struct Position {
+    std::int64_t steps = 0;                    ///< complete ones
+    Bytes cursor;                              ///< after them; for sources other than loaders
+    std::optional<IterableCursor> loader;      ///< the same for a loader, without its state
+    std::shared_ptr<const LoaderState> state;  ///< a state of the loader, at this position or an earlier one
+  };
+
+  const Position& delivered() const { return is_delivered_ ? position_ : position_before_; }
 
   /// In a forked child, the feed's statistics belong to the parent, so it returns the last saved ones.
   FeedStats current_stats() const { return feed_ && current_process() == process_ ? feed_->stats() : stats_; }
@@ -297,6 +314,7 @@ class Pass {
 
   std::optional<Batch> take() {
     expect_own_process();
+    is_delivered_ = true;             // a batch that an interrupt has dropped is not taken again
     if (!feed_) return std::nullopt;  // closed, perhaps by a signal handler since the last batch
     std::optional<Batch> batch;
     std::exception_ptr error;
@@ -319,7 +337,9 @@ class Pass {
     if (error) std::rethrow_exception(error);
     if (!batch) ended();
     if (!batch) return batch;
-    step_ = batch->step + 1;
+    step_before_ = std::exchange(step_, batch->step + 1);
+    position_before_ = position_;
+    is_delivered_ = false;
     micro_ = batch->micro;
     num_micro_ = batch->num_micro;
     samples_ = batch->samples;
@@ -331,15 +351,16 @@ class Pass {
   }
 
   void keep(Bytes cursor) {
+    position_.steps = step_;
     if (!IterableCursor::is_one(cursor)) {
-      cursor_ = std::move(cursor);
+      position_.cursor = std::move(cursor);
       return;
     }
     auto now = IterableCursor::decode(cursor);
-    if (!now.state && loader_) now.state = std::move(loader_->state);
-    if (!now.state && !now.is_counted)
+    if (now.state) position_.state = std::make_shared<const LoaderState>(*std::exchange(now.state, {}));
+    if (!position_.state && !now.is_counted)
       throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not arrived");
-    loader_ = std::move(now);
+    position_.loader = std::move(now);
   }
 
   void ended() {
@@ -370,8 +391,10 @@ class Pass {
   std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1, samples_ = 0;
   int cp_size_ = 1, cp_rank_ = 0;
   std::optional<StepTotals> totals_;
-  Bytes cursor_;                          ///< after the last taken batch; for sources other than loaders
-  std::optional<IterableCursor> loader_;  ///< the same for a loader; with its state
+  Position position_;         ///< after the last taken batch
+  Position position_before_;  ///< before it
+  std::int64_t step_before_ = 0;
+  bool is_delivered_ = true;  ///< whether the loop has the last taken batch
   std::optional<FeedEnd> end_;
   FeedStats stats_;
   std::optional<Balance> by_;
@@ -458,6 +481,10 @@ void bind_feed(nb::module_& module) {
            "Posts the position of the stalled thread on the board, for ranks that wait.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)
+      .def_prop_ro("taken_step", &Pass::taken_step, "`step`, even while the last taken batch is not delivered.")
+      .def_prop_rw("delivered", &Pass::is_delivered, &Pass::set_delivered,
+                   "Whether the last taken batch counts for `step`, `whole_steps` and `position`. The caller sets it "
+                   "once no signal handler can drop the batch any more; the next call also does.")
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
       .def_prop_ro("samples", &Pass::samples,

@@ -25,6 +25,7 @@
 #include "levada/cli/error_reporter.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/collective_order.h"
 #include "levada/engine/greeting.h"
 #include "levada/engine/joined/joined.h"
 #include "levada/engine/process_failure.h"
@@ -141,7 +142,9 @@ void die_with(pid_t process) {
 std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, double timeout, const std::string& what) {
   const ByteView own = view_of(mine);
   const auto all = interruptible_on(job, what, [&](const auto& engine, const auto& poll) {
-    return levada::agree(*engine, own, Deadline::after(duration_of(timeout)), what, &poll);
+    CollectiveOrder order(*engine, &poll);
+    const auto checked = order.as_poll();
+    return levada::agree(*engine, own, Deadline::after(duration_of(timeout)), what, &checked);
   });
   std::vector<nb::bytes> parts;
   for (const auto& each : all) parts.push_back(to_bytes(each));
