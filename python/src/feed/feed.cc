@@ -25,6 +25,7 @@
 #include "python/src/batch/rebuild.h"
 #include "python/src/bindings.h"
 #include "python/src/feed/handoff.h"
+#include "python/src/feed/when_dropped.h"
 #include "python/src/job/launch.h"
 #include "python/src/job/waiting.h"
 
@@ -400,33 +401,6 @@ class Pass {
   std::optional<Balance> by_;
   int data_ranks_;
   BalanceSeries balance_;
-};
-
-/// Calls a function when the last reference to this object is dropped, with the exception in flight at that moment, for
-/// example when an exception leaves a `for` loop, which holds the only reference to its iterator. A `__del__` cannot
-/// see that exception.
-class WhenDropped {
- public:
-  explicit WhenDropped(nb::object call) : call_(std::move(call)) {}
-  WhenDropped(const WhenDropped&) = delete;
-  WhenDropped& operator=(const WhenDropped&) = delete;
-  ~WhenDropped() {
-    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-    PyErr_Fetch(&type, &value, &trace);
-    if (type != nullptr) PyErr_NormalizeException(&type, &value, &trace);
-    if (trace != nullptr) PyException_SetTraceback(value, trace);
-    try {
-      call_(value == nullptr ? nb::handle(Py_None) : nb::handle(value));
-    } catch (nb::python_error& error) {
-      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again at the next opportunity
-      else error.discard_as_unraisable("levada: leaving a feed");
-    }
-    call_.reset();
-    PyErr_Restore(type, value, trace);
-  }
-
- private:
-  nb::object call_;
 };
 
 std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layout& layout,
