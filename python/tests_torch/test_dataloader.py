@@ -104,6 +104,35 @@ def test_a_loader_of_torch_becomes_a_levada_loader_with_its_order() -> None:
         levada.DataLoader(dataset, sampler=torch_data.distributed.DistributedSampler(dataset, num_replicas=3, rank=0))
 
 
+def test_like_draws_what_the_samplers_of_a_torch_loader_draw() -> None:
+    dataset = list(range(10))
+
+    def batches(**options: Any) -> list[Any]:
+        return [np.asarray(batch).tolist() for batch in levada.DataLoader.like(torch_data.DataLoader(dataset, **options))]
+
+    def in_batches(sampler: Any, size: int, drop_last: bool) -> list[list[int]]:
+        return batches(batch_sampler=torch_data.BatchSampler(sampler, size, drop_last))
+
+    shuffled = in_batches(torch_data.RandomSampler(dataset), 4, True)
+    assert [len(set(each)) for each in shuffled] == [4, 4] and sum(shuffled, []) != sorted(sum(shuffled, []))
+    assert in_batches(torch_data.SequentialSampler(dataset), 4, False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert sorted(sum(in_batches(torch_data.SubsetRandomSampler([1, 3, 5, 7]), 2, False), [])) == [1, 3, 5, 7]
+    assert in_batches([7, 2, 9], 2, False) == [[7, 2], [9]]
+    first = dataset[:5]
+    assert sorted(sum(batches(sampler=torch_data.RandomSampler(first), batch_size=2), [])) == first
+    again = torch_data.RandomSampler(first, replacement=True, num_samples=40)
+    assert {*sum(batches(sampler=again, batch_size=4), [])} <= {*first}
+    weighted = torch_data.WeightedRandomSampler([1.0] * 5, 40)
+    assert {*sum(batches(sampler=weighted, batch_size=4), [])} <= {*first}
+    assert batches(sampler=torch_data.SequentialSampler(first), batch_size=2) == [[0, 1], [2, 3], [4]]
+    assert batches(sampler=torch_data.SequentialSampler(first), batch_size=None) == [0, 1, 2, 3, 4]
+    distributed = torch_data.distributed.DistributedSampler(first, num_replicas=2, rank=0)
+    with pytest.raises(levada.InvalidArgument, match="divides 5 items, and the loader's data set has 10"):
+        batches(sampler=distributed, batch_size=2)
+    longer = levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=5, shuffle=True), dataset=range(20))
+    assert sorted(number for batch in longer for number in batch.tolist()) == list(range(20))
+
+
 def test_a_state_is_plain_and_torchs_loader_accepts_a_loader(tmp_path: pathlib.Path) -> None:
     loader = levada.DataLoader(Squares(20), 4, True, seed=1, pin_memory=True)
     for _ in loader:

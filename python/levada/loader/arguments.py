@@ -173,16 +173,21 @@ def arguments_like(loader: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"dataset": loader.dataset, "batch_size": loader.batch_size, "num_workers": loader.num_workers}
     given |= {"drop_last": loader.drop_last, "pin_memory": loader.pin_memory, "worker_init_fn": loader.worker_init_fn}
     given |= {"collate_fn": _collate_of(loader), "in_order": getattr(loader, "in_order", True)}
+    given["persistent_workers"] = loader.persistent_workers
     if loader.timeout > 0:
         given["timeout"] = loader.timeout
     if loader.prefetch_factor is not None:
         given["prefetch_factor"] = loader.prefetch_factor
     if not _is_by_number(loader.dataset):
         return given  # the constructor rejects them
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not torch_data.BatchSampler:
+    batches = loader.batch_sampler
+    if batches is None:
+        return given | _order_of(loader.sampler, len(loader.dataset), torch_data)
+    if type(batches) is not torch_data.BatchSampler:
         given["batch_size"], given["drop_last"] = 1, False
-        return given | {"batch_sampler": loader.batch_sampler}
-    return given | _order_of(loader.sampler, torch_data)
+        return given | {"batch_sampler": batches}
+    given |= {"batch_size": batches.batch_size, "drop_last": batches.drop_last}
+    return given | _order_of(batches.sampler, len(loader.dataset), torch_data)
 
 
 def _collate_of(loader: Any) -> Any:
@@ -191,16 +196,23 @@ def _collate_of(loader: Any) -> Any:
     return None if is_default else loader.collate_fn
 
 
-def _order_of(sampler: Any, torch_data: Any) -> dict[str, Any]:
-    distributed = torch_data.distributed.DistributedSampler
-    if type(sampler) is distributed:
+def _order_of(sampler: Any, items: int, torch_data: Any) -> dict[str, Any]:
+    """Returns the arguments that draw as a sampler does. Keeps a sampler of other data, such as of the first items."""
+    if type(sampler) is torch_data.distributed.DistributedSampler:
+        if len(sampler.dataset) != items:
+            raise InvalidArgument(
+                f"the DistributedSampler divides {len(sampler.dataset):,} items, and the loader's data set has {items:,}: make the "
+                "sampler from the loader's data set, or pass a torch Subset of the items as the data set"
+            )
         return {"shuffle": sampler.shuffle, "seed": sampler.seed}
+    if type(sampler) is torch_data.WeightedRandomSampler and sampler.replacement and len(sampler.weights) == items:
+        return {"weights": sampler.weights.tolist(), "generator": sampler.generator, "num_samples": sampler.num_samples}
+    is_known = type(sampler) in (torch_data.SequentialSampler, torch_data.RandomSampler)
+    if not is_known or len(sampler.data_source) != items:
+        return {"sampler": sampler}
     if type(sampler) is torch_data.SequentialSampler:
         return {}
-    if type(sampler) is torch_data.RandomSampler and not sampler.replacement:
-        return {"shuffle": True, "generator": sampler.generator, "num_samples": sampler.num_samples}
-    if type(sampler) is torch_data.RandomSampler:
-        return {"weights": [1.0] * len(sampler.data_source), "generator": sampler.generator, "num_samples": sampler.num_samples}
-    if type(sampler) is torch_data.WeightedRandomSampler and sampler.replacement:
-        return {"weights": sampler.weights.tolist(), "generator": sampler.generator, "num_samples": sampler.num_samples}
-    return {"sampler": sampler}
+    num_samples = None if sampler.num_samples == items else sampler.num_samples
+    if sampler.replacement:
+        return {"weights": [1.0] * items, "generator": sampler.generator, "num_samples": num_samples}
+    return {"shuffle": True, "generator": sampler.generator, "num_samples": num_samples}

@@ -192,7 +192,7 @@ class DataLoader(LoaderView[Batch]):
     def like(cls, loader: Any, **changes: Any) -> DataLoader:
         """Returns a loader that reads the same data as a torch DataLoader, with its data set, batch size, workers and
         functions. A RandomSampler or DistributedSampler becomes `shuffle` and `seed`, and a WeightedRandomSampler
-        becomes `weights`; other samplers are kept. `changes`: arguments of DataLoader that replace or extend these."""
+        becomes `weights`; other samplers, and samplers of other data, are kept. `changes`: arguments of DataLoader that replace or extend these."""
         given = arguments.arguments_like(loader)
         if "seed" in changes:
             given.pop("generator", None)
