@@ -255,6 +255,32 @@ everything(loader(200, collate_fn=len))
         assert item in each["text"], each
 
 
+def test_getitems_that_returns_columns_is_not_taken_for_a_list_of_items(tmp_path: pathlib.Path) -> None:
+    main = """
+class Columns:
+    def __init__(self, result): self.result = result
+    def __len__(self): return 4
+    def __getitem__(self, number): return {"a": number, "b": 10 * number}
+    def __getitems__(self, numbers): return self.result(numbers)
+a = np.arange(4)
+results = (
+    lambda numbers: {"a": a[numbers], "b": 10 * a[numbers]},
+    lambda numbers: (a[numbers], 10 * a[numbers]),
+    lambda numbers: np.stack([a[numbers], 10 * a[numbers]]),
+    lambda numbers: [{"a": 0, "b": 0}] * 5,
+    lambda numbers: None,
+)
+for result in results:
+    for size in (1, 2, 4):
+        got = list(levada.DataLoader(Columns(result), size))
+        assert np.concatenate([batch["a"] for batch in got]).tolist() == [0, 1, 2, 3], (size, got)
+        assert np.concatenate([batch["b"] for batch in got]).tolist() == [0, 10, 20, 30], (size, got)
+    assert [batch["b"] for batch in levada.DataLoader(Columns(result), None)] == [0, 10, 20, 30]
+tell(done=True)
+"""
+    assert succeed(tmp_path, 1, script("", main)) == [[{"done": True}]]
+
+
 def test_batches_keep_their_layout_and_their_values(tmp_path: pathlib.Path) -> None:
     classes = '''
 buffer = np.zeros((8, 4), np.int64)

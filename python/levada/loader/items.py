@@ -223,15 +223,16 @@ class Producer(Sequence[Any]):
 
     def _at_once(self, samples: list[Sample]) -> list[Any] | None:
         """Returns the items that __getitems__() makes. Returns None if it is absent, fails or draws random numbers,
-        because random numbers and failures must belong to single items."""
+        because random numbers and failures must belong to single items. Returns None, too, if it returns anything but a
+        list of the items, such as their columns, and for an item that is a whole batch, as torch does."""
         global _is_batch
-        get = None if self._asks_singly else getattr(self.making.dataset, "__getitems__", None)
+        get = None if self._asks_singly or self.making.is_whole else getattr(self.making.dataset, "__getitems__", None)
         if get is None:
             return None
         before = _drawn()
         try:
             _is_batch = True
-            made = list(get([sample.number for sample in samples]))
+            made = get([sample.number for sample in samples])
         except _AskedInBatch:
             self._asks_singly = True
             return None
@@ -239,8 +240,10 @@ class Producer(Sequence[Any]):
             return None
         finally:
             _is_batch = False
-        self._asks_singly = before != _drawn() or len(made) != len(samples)
-        return None if self._asks_singly else made
+        if isinstance(made, list) and len(made) == len(samples) and before == _drawn():
+            return made
+        self._asks_singly = True
+        return None
 
     def _item(self, sample: Sample) -> Any:
         global _key
