@@ -94,6 +94,7 @@ def test_a_loader_of_torch_becomes_a_levada_loader_with_its_order() -> None:
     batches = [[1, 2], [3], [4, 5, 6]]
     assert [batch.tolist() for batch in levada.DataLoader.like(torch_data.DataLoader(dataset, batch_sampler=batches))] == batches
     assert levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6), batch_size=10).batch_size == 10
+    assert not levada.DataLoader.like(torch_data.DataLoader(dataset, num_workers=1)).persistent_workers
     with pytest.raises(levada.InvalidArgument, match=r"Stream cannot be read by number.*levada\.Feed"):
         levada.DataLoader.like(torch_data.DataLoader(Stream()))
     with pytest.raises(levada.InvalidArgument, match=r"use levada\.DataLoader\.like"):
@@ -131,6 +132,43 @@ def test_like_draws_what_the_samplers_of_a_torch_loader_draw() -> None:
         batches(sampler=distributed, batch_size=2)
     longer = levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=5, shuffle=True), dataset=range(20))
     assert sorted(number for batch in longer for number in batch.tolist()) == list(range(20))
+
+
+class Epochs(Squares):
+    calls = epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch, self.calls = epoch, self.calls + 1
+
+    def __getitem__(self, number: int) -> Any:
+        return self.epoch
+
+
+class Forwarding(torch_data.Subset[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        self.dataset.set_epoch(epoch)  # type: ignore[attr-defined, unused-ignore]
+
+
+def test_the_epoch_reaches_the_data_sets_within_torchs_wrappers_once() -> None:
+    for workers in (0, 1):
+        data = Epochs(4)
+        for dataset in (
+            torch_data.Subset(data, range(4)),
+            torch_data.ConcatDataset([torch_data.Subset(data, range(2)), torch_data.Subset(data, range(2))]),
+            torch_data.random_split(data, [4, 0])[0],
+            {"one": torch_data.ConcatDataset([data]), "two": data},
+            Forwarding(data, range(4)),
+            torch_data.StackDataset(data),
+            torch_data.StackDataset(a=data),
+        ):
+            data.calls = 0
+            loader = levada.DataLoader(dataset, 4, num_workers=workers)
+            for epoch in range(3):
+                for batch in loader:
+                    value = batch["a"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
+                    assert value.tolist() == [epoch] * 4, (dataset, workers)
+            assert workers or data.calls == 3, dataset
+            loader.close()
 
 
 def test_a_state_is_plain_and_torchs_loader_accepts_a_loader(tmp_path: pathlib.Path) -> None:
