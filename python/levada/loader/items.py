@@ -24,6 +24,7 @@ _IN_LIST = 1 << 32
 
 _key: int | None = None  # key of the item being made
 _is_batch = False  # whether __getitems__() is making it, without a key
+_entered: object = None  # identifies the producer that last set the epoch of a data set in this process
 _worker = -1  # index of this worker process
 
 
@@ -90,6 +91,7 @@ class Producer(Sequence[Any]):
         self._read_plan = read_plan
         self._plan: Plan | None = None
         self._at_epoch: int | None = None
+        self._identity = object()
         self._asks_singly = False
 
     def set_epoch(self, number: int) -> None:
@@ -217,9 +219,11 @@ class Producer(Sequence[Any]):
         return made
 
     def _enter(self, epoch: int) -> None:
-        if epoch != self._at_epoch:
+        """Sets the data set's epoch, unless it is set. Another producer of this process may have the same data set."""
+        global _entered
+        if epoch != self._at_epoch or _entered is not self._identity:
             set_epoch_of(self.making.dataset, epoch)
-            self._at_epoch = epoch
+            self._at_epoch, _entered = epoch, self._identity
 
     def _at_once(self, samples: list[Sample]) -> list[Any] | None:
         """Returns the items that __getitems__() makes. Returns None if it is absent, fails or draws random numbers,
@@ -346,4 +350,5 @@ def _shown(numbers: list[int]) -> str:
 def _drawn() -> Any:
     """Returns a value that changes whenever a global random generator is drawn from."""
     python, numpy, torch = generators()
-    return python, numpy["state"]["pos"], numpy["state"]["key"].tobytes(), torch is not None and torch.numpy().tobytes()
+    of_numpy = numpy["state"]["pos"], numpy["state"]["key"].tobytes(), numpy["has_gauss"], numpy["gauss"]
+    return python, of_numpy, torch is not None and torch.numpy().tobytes()
