@@ -165,8 +165,15 @@ def context_name(context: Any) -> str:
     return str(name)
 
 
-def arguments_like(loader: Any) -> dict[str, Any]:
-    """Returns the arguments of a DataLoader that reads the same data as a torch DataLoader."""
+def arguments_like(loader: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a DataLoader that reads the same data as a torch DataLoader, with changes."""
+    given = _arguments_of(loader)
+    if "seed" in changes:
+        given.pop("generator", None)
+    return given | dict(changes)
+
+
+def _arguments_of(loader: Any) -> dict[str, Any]:
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None or not hasattr(loader, "batch_sampler") or not hasattr(loader, "dataset"):
         raise InvalidArgument(f"DataLoader.like() takes a torch.utils.data.DataLoader, got a {type(loader).__name__}")

@@ -194,10 +194,7 @@ class DataLoader(LoaderView[Batch]):
         """Returns a loader that reads the same data as a torch DataLoader, with its data set, batch size, workers and
         functions. A RandomSampler or DistributedSampler becomes `shuffle` and `seed`, and a WeightedRandomSampler
         becomes `weights`; other samplers, and samplers of other data, are kept. `changes`: arguments of DataLoader that replace or extend these."""
-        given = arguments.arguments_like(loader)
-        if "seed" in changes:
-            given.pop("generator", None)
-        return cls(**(given | changes))
+        return cls(**arguments.arguments_like(loader, changes))
 
     # The data of a pass
 
@@ -328,6 +325,8 @@ class DataLoader(LoaderView[Batch]):
             return Beginning(None, 0)
         workers = self._own_workers()
         await_earlier_passes(workers, joined.job.rank, self.timeout)
+        if not self.persistent_workers:
+            workers.renew()
         handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
         producer, begin = workers.producer, functools.partial(workers.begin, self._plan)
         maker: Maker
