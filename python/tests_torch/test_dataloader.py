@@ -134,6 +134,61 @@ def test_like_draws_what_the_samplers_of_a_torch_loader_draw() -> None:
     assert sorted(number for batch in longer for number in batch.tolist()) == list(range(20))
 
 
+class Unlike(torch_data.Dataset[Any]):
+    "Items on whose types collate functions disagree."
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> Any:
+        return {
+            "large and half": 2**24 + 1 if number == 0 else 0.5,
+            "half and one": 0.5 if number == 0 else 1,
+            "widths": np.full(2, number, np.int32 if number % 2 else np.int64),
+            "complex": np.complex64(1) if number else 1.0,
+            "texts": np.str_(number),
+            "bytes": {"raw": np.bytes_(b"%d" % number)},
+            "big-endian": np.arange(3, dtype=">i4"),
+            "negative stride": np.arange(4)[::-1],
+            "nothing": torch.zeros(0, 3),
+            "half": torch.full((2,), number, dtype=torch.bfloat16),
+            "masked": np.ma.masked_array([number, -9999], [False, True]),
+            "matrix": [np.asmatrix([[1, 2]])],
+            "derived": np.ones(2).view(Derived),
+            "dates": np.datetime64("2020-01-01"),
+        }[self.kind]
+
+
+class Derived(np.ndarray[Any, Any]):
+    pass
+
+
+KINDS = ["large and half", "half and one", "widths", "texts", "bytes", "big-endian", "negative stride", "nothing", "half", "complex"]
+REFUSED = ["masked", "matrix", "derived", "dates"]
+
+
+@pytest.mark.parametrize("kind", KINDS + REFUSED)
+def test_workers_of_levada_and_torch_collate_as_the_process_itself_does(kind: str) -> None:
+    def batches(workers: int) -> Any:
+        loader = levada.DataLoader(Unlike(kind), 2, num_workers=workers)
+        try:
+            return list(loader)
+        except levada.ItemError as error:
+            return str(error).splitlines()[0].split(", in ")[0]
+        finally:
+            loader.close()
+
+    here = batches(0)
+    assert isinstance(here, str) == (kind in REFUSED), here
+    assert same(batches(1), here), here
+    if kind in KINDS:
+        theirs = torch_data.DataLoader(Unlike(kind), 2, num_workers=1, collate_fn=levada.collate)
+        assert same(list(theirs), here)
+
+
 class Epochs(Squares):
     calls = epoch = 0
 

@@ -13,6 +13,7 @@ from levada._levada import derived_seed
 from levada.base.errors import InvalidArgument, ItemError
 from levada.base.exception_texts import failure_text, report_of
 from levada.batch.balance import collate_packed, length_of
+from levada.batch.memory import note_levada_worker
 from levada.loader.balanced import StepBalance
 from levada.loader.division import Division
 from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
@@ -311,6 +312,7 @@ class WorkerStart:
     def __call__(self, number: int) -> None:
         global _worker
         _worker = number
+        note_levada_worker()
         if self._has_torch:
             importlib.import_module("torch.utils.data")
             module = importlib.import_module("torch.utils.data._utils.worker")
