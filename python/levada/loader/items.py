@@ -16,6 +16,7 @@ from levada.batch.balance import collate_packed, length_of
 from levada.batch.memory import note_levada_worker
 from levada.loader.balanced import StepBalance
 from levada.loader.division import Division
+from levada.loader.counted import counted
 from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
 
 _COLLATE = 1
@@ -143,7 +144,7 @@ class Producer(Sequence[Any]):
         if not self.making.counts:
             return batch
         valid = len(made) if part.draws else 0
-        return {"batch": batch, "counts": [valid, len(left_out), self._samples_of_step(step)], "left_out": left_out}
+        return counted(batch, [valid, len(left_out), self._samples_of_step(step)]) | {"left_out": left_out}
 
     def numbers(self, at: int) -> list[int]:
         """Returns the indexes of the items in the batch with index `at`."""

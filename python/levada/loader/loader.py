@@ -24,10 +24,11 @@ from levada.feed.readers import BackgroundReader, InlineReader, Reader, await_ea
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
 from levada.loader.balanced import StepBalance
+from levada.loader.counted import with_counts
 from levada.loader.division import Division
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
-from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned, with_counts
+from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers, start_fork_server
 from levada.loader.states import LoaderState
 from levada.loader.view import LoaderView
