@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import random
+import sys
+import types
 from typing import Any
 
 import levada
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from ranks import succeed
@@ -62,6 +65,26 @@ def test_batches_equal_torchs_for_every_kind_of_data_set() -> None:
             loader = levada.DataLoader(dataset, 2, sampler=listed)
             drawn_numbers = [number for _ in loader for number in loader.numbers or []]
             assert sorted(drawn_numbers) == list(range(0, len(dataset), 2))
+
+
+class Frame:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, column: Any) -> Any:
+        return [column]
+
+
+def test_a_table_is_refused_because_its_index_is_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=Frame))
+    table = pyarrow.table({"a": [1, 2], "b": [3, 4], "c": [5, 6]})
+    for each in (table, table.to_batches()[0], Frame()):
+        with pytest.raises(levada.InvalidArgument, match=rf"{type(each).__name__}, which is indexed by column; pass its rows"):
+            levada.DataLoader(each)
+        with pytest.raises(levada.InvalidArgument, match="which is indexed by column"):
+            levada.DataLoader({"one": each})
+    batches = [{name: column.tolist() for name, column in batch.items()} for batch in levada.DataLoader(table.to_pylist(), 2)]
+    assert batches == [{"a": [1, 2], "b": [3, 4], "c": [5, 6]}]
 
 
 class Stream(torch_data.IterableDataset[int]):
