@@ -76,8 +76,8 @@ class Frame:
 
 
 def test_a_table_is_refused_because_its_index_is_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=Frame))
     table = pyarrow.table({"a": [1, 2], "b": [3, 4], "c": [5, 6]})
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=Frame))
     for each in (table, table.to_batches()[0], Frame()):
         with pytest.raises(levada.InvalidArgument, match=rf"{type(each).__name__}, which is indexed by column; pass its rows"):
             levada.DataLoader(each)

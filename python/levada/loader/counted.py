@@ -30,7 +30,8 @@ def with_counts(layout: Layout) -> Layout:
     """Returns the layout of batches that counted() has made. Only one pattern can require a field, so `*.name`, unless it
     is optional, requires one in a batch that is a mapping, and a batch that is a list is refused."""
     layers = json.loads(layout.to_json())
-    optional, fields = set(layers.get("optional", [])), {"counts*": []}
+    optional = set(layers.get("optional", []))
+    fields: dict[str, Any] = {"counts*": []}
     layers["optional"] = ["counts*"]
     for path, placements in layers["fields"].items():
         own = _path_with_counts(path)
