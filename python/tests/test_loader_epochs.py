@@ -83,3 +83,29 @@ assert got[0] == got[1] and sum(got[0][:4], []) == got[0][4], got
 tell(done=True)
 """
     assert succeed(tmp_path, 1, script(classes, main)) == [[{"done": True}]]
+
+
+def test_a_state_after_max_steps_resumes_the_rest_of_a_samplers_list(tmp_path: pathlib.Path) -> None:
+    classes = '''
+class Listed:
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __iter__(self): return iter([(number + self.epoch) % 20 for number in range(20)])
+'''
+    main = """
+mesh = levada.Mesh(dp=2, tp=2)
+data = range(20) if mesh.coordinate(rank, "tp") == 0 else None
+def loader(batch=3, **more): return levada.DataLoader(data, batch, sampler=Listed(), mesh=mesh, readers="dp", **more)
+def taken(one):
+    by = {mesh.data_coordinate(at): each for at, each in enumerate(on_all([batch[:one.valid].tolist() for batch in one]))}
+    return [number for step in zip(by[0], by[1]) for part in step for number in part]
+first = loader(max_steps=2)
+assert taken(first) == list(range(12))
+state = first.state_dict()
+rest = loader(2)
+rest.load_state_dict(state)
+assert taken(rest) == list(range(12, 20)) and taken(rest) == [*range(1, 20), 0]
+assert on_all(state) == [state] * 4
+assert taken(first) == list(range(1, 13)) and first.state_dict()["epoch"] == 1
+tell(done=True)
+"""
+    assert succeed(tmp_path, 4, script(classes, main)) == [[{"done": True}]] * 4
