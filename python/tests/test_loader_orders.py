@@ -383,7 +383,8 @@ class Kind:
     def __getitem__(self, number): return ITEMS[self.name](number)
 def plain(batch):
     if isinstance(batch, dict): return {name: plain(each) for name, each in batch.items()}
-    return [plain(each) for each in batch] if isinstance(batch, (list, tuple)) else batch.tolist() if hasattr(batch, "tolist") else batch
+    if isinstance(batch, (list, tuple)): return [plain(each) for each in batch]
+    return batch.tolist() if hasattr(batch, "tolist") else batch
 def batches(name, **options):
     try: return [plain(batch) for batch in levada.DataLoader(Kind(name), **options)]
     except (levada.InvalidArgument, levada.SourceError, TypeError) as error: return "refused"

@@ -116,7 +116,8 @@ def test_a_feed_follows_changes_of_its_data_loader_between_passes() -> None:
 
 
 def test_a_feed_does_not_use_the_workers_that_its_data_loader_has_kept() -> None:
-    loader = torch.utils.data.DataLoader(range(4), batch_size=2, num_workers=1, persistent_workers=True)  # type: ignore[arg-type, unused-ignore]
+    numbers: Any = range(4)
+    loader = torch.utils.data.DataLoader(numbers, batch_size=2, num_workers=1, persistent_workers=True)
     feed = levada.Feed(loader)
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]] == [batch.tolist() for batch in feed]

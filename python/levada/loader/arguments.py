@@ -47,7 +47,8 @@ def dataset_of(dataset: Any) -> Any:
         raise InvalidArgument(f"the data set is a loader, a {name}; pass its dataset, or use levada.DataLoader.like(loader)")
     for module, table, rows in _TABLES:
         if _is(dataset, module, table):
-            raise InvalidArgument(f"the data set is a {module} {table}, which is indexed by column; pass its rows, such as {rows}")
+            kind = f"a {module} {table}"
+            raise InvalidArgument(f"the data set is {kind}, which is indexed by column; pass its rows, such as {rows}")
     if not _is_by_number(dataset):
         raise InvalidArgument(
             f"{name} cannot be read by number: it has no __getitem__ and __len__; an iterable is for levada.Feed, which reads it "
@@ -217,8 +218,8 @@ def _order_of(sampler: Any, items: int, torch_data: Any) -> dict[str, Any]:
     if type(sampler) is torch_data.distributed.DistributedSampler:
         if len(sampler.dataset) != items:
             raise InvalidArgument(
-                f"the DistributedSampler divides {len(sampler.dataset):,} items, and the loader's data set has {items:,}: make the "
-                "sampler from the loader's data set, or pass a torch Subset of the items as the data set"
+                f"the DistributedSampler divides {len(sampler.dataset):,} items, and the loader's data set has {items:,}: make "
+                "the sampler from the loader's data set, or pass a torch Subset of the items as the data set"
             )
         return {"shuffle": sampler.shuffle, "seed": sampler.seed}
     if type(sampler) is torch_data.WeightedRandomSampler and sampler.replacement and len(sampler.weights) == items:

@@ -194,7 +194,8 @@ class DataLoader(LoaderView[Batch]):
     def like(cls, loader: Any, **changes: Any) -> DataLoader:
         """Returns a loader that reads the same data as a torch DataLoader, with its data set, batch size, workers and
         functions. A RandomSampler or DistributedSampler becomes `shuffle` and `seed`, and a WeightedRandomSampler
-        becomes `weights`; other samplers, and samplers of other data, are kept. `changes`: arguments of DataLoader that replace or extend these."""
+        becomes `weights`; other samplers, and samplers of other data, are kept. `changes`: arguments of DataLoader that
+        replace or extend these."""
         return cls(**arguments.arguments_like(loader, changes))
 
     # The data of a pass
