@@ -252,7 +252,18 @@ endless = loader(epochs=None)
 assert taken(endless, 20) == sum(epochs[:3], [])
 tell(text=refusal(lambda: len(endless), TypeError))
 limited = loader(max_steps=2)
-assert taken(limited) == epochs[0][:12] and taken(limited) == epochs[1][:12]
+assert taken(limited) == epochs[0][:12]
+for more in ({}, {"max_steps": 4}):
+    rest = loader(**more)
+    rest.load_state_dict(limited.state_dict())
+    assert taken(rest) == epochs[0][12:36 if more else 40], "max_steps leaves the rest of the epoch to its state"
+assert taken(limited) == epochs[1][:12] and limited.epoch == 2
+state = limited.state_dict()
+assert (state["epoch"], state["position"]) == (1, 12)
+limited.load_state_dict(state)
+assert limited.state_dict() == state and taken(limited) == epochs[1][12:24] and limited.state_dict()["position"] == 24
+whole = loader(max_steps=7)
+assert taken(whole) == epochs[0] and whole.state_dict()["epoch"] == 1
 # an iterator that was made before the state and the epoch are known, as trainers do
 one.set_epoch(0); early = iter(one); iter(one)
 one.set_epoch(2)

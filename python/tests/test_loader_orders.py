@@ -255,6 +255,32 @@ everything(loader(200, collate_fn=len))
         assert item in each["text"], each
 
 
+def test_getitems_that_returns_columns_is_not_taken_for_a_list_of_items(tmp_path: pathlib.Path) -> None:
+    main = """
+class Columns:
+    def __init__(self, result): self.result = result
+    def __len__(self): return 4
+    def __getitem__(self, number): return {"a": number, "b": 10 * number}
+    def __getitems__(self, numbers): return self.result(numbers)
+a = np.arange(4)
+results = (
+    lambda numbers: {"a": a[numbers], "b": 10 * a[numbers]},
+    lambda numbers: (a[numbers], 10 * a[numbers]),
+    lambda numbers: np.stack([a[numbers], 10 * a[numbers]]),
+    lambda numbers: [{"a": 0, "b": 0}] * 5,
+    lambda numbers: None,
+)
+for result in results:
+    for size in (1, 2, 4):
+        got = list(levada.DataLoader(Columns(result), size))
+        assert np.concatenate([batch["a"] for batch in got]).tolist() == [0, 1, 2, 3], (size, got)
+        assert np.concatenate([batch["b"] for batch in got]).tolist() == [0, 10, 20, 30], (size, got)
+    assert [batch["b"] for batch in levada.DataLoader(Columns(result), None)] == [0, 10, 20, 30]
+tell(done=True)
+"""
+    assert succeed(tmp_path, 1, script("", main)) == [[{"done": True}]]
+
+
 def test_batches_keep_their_layout_and_their_values(tmp_path: pathlib.Path) -> None:
     classes = '''
 buffer = np.zeros((8, 4), np.int64)
@@ -339,3 +365,45 @@ assert everyone == [number for number in range(60) for _ in range(1 + number % 7
 tell(passed=True)
 """
     assert succeed(tmp_path, 2, script(classes, main)) == [[{"passed": True}]] * 2
+
+
+def test_a_layout_places_the_same_fields_in_batches_that_include_counts(tmp_path: pathlib.Path) -> None:
+    classes = '''
+row = np.arange(4)
+ITEMS = {
+    "tensor": lambda number: row + 10 * number,
+    "tuple": lambda number: (row + 10 * number, "text"),
+    "dict": lambda number: {"ids": row + 10 * number, "more": {"ids": row + 100 * number}},
+    "list of dicts": lambda number: [{"ids": row + 10 * number}, {"ids": row + 100 * number, "more": {"ids": row}}],
+    "number": lambda number: number,
+}
+class Kind:
+    def __init__(self, name): self.name = name
+    def __len__(self): return 4
+    def __getitem__(self, number): return ITEMS[self.name](number)
+def plain(batch):
+    if isinstance(batch, dict): return {name: plain(each) for name, each in batch.items()}
+    if isinstance(batch, (list, tuple)): return [plain(each) for each in batch]
+    return batch.tolist() if hasattr(batch, "tolist") else batch
+def batches(name, **options):
+    try: return [plain(batch) for batch in levada.DataLoader(Kind(name), **options)]
+    except (levada.InvalidArgument, levada.SourceError, TypeError) as error: return "refused"
+'''
+    main = """
+COUNTED = ({"batch_size": 2, "on_error": "skip", "max_skipped": 1}, {"batch_sampler": [[0, 1], [2, 3]]})
+differ, same = [], 0
+for mesh, placement in ((levada.Mesh(cp=2), "shard(cp,1)"), (levada.Mesh(pp=2), "stages(pp,first)")):
+    for name in ITEMS:
+        for path in ("[0]", "*", "[*", "[1].*", "ids", "*ids", "*.ids", "*[0]", "more.*", "i*", "absent", "*.absent"):
+            for optional in ([], [path]):
+                layout = levada.Layout({path: placement}, optional=optional)
+                required = (name, path, optional) == ("list of dicts", "*.ids", [])
+                want = "refused" if required else batches(name, batch_size=2, mesh=mesh, layout=layout)
+                for options in COUNTED:
+                    got = batches(name, mesh=mesh, layout=layout, **options)
+                    if got != want: differ.append((str(mesh), name, path, optional, want, got))
+                    else: same += got != "refused"
+tell(differ=differ, same=same)
+"""
+    told = succeed(tmp_path, 2, script(classes, main))
+    assert told[0][0]["differ"] == [] == told[1][0]["differ"] and min(each[0]["same"] for each in told) > 100

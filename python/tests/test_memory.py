@@ -25,6 +25,7 @@ def test_without_torch_collate_stacks_numpy_arrays() -> None:
     assert list(batch) == ["x", "n", "f", "s", "t"]
     assert np.array_equal(batch["x"], [[i] * 3 for i in range(4)])
     assert batch["n"].dtype == np.int64 and batch["f"].tolist() == [0.0, 0.5, 1.0, 1.5] and batch["s"] == list("0123")
+    assert levada.collate([np.str_("a"), np.str_("b")]) == ["a", "b"] and levada.collate([np.bytes_(b"a")]) == [b"a"]
     assert batch["t"][0].tolist() == [0, 1, 2, 3] and batch["t"][1][1].dtype == np.float32
     with pytest.raises(TypeError, match="samples hold a object"):
         levada.collate([object()])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import random
+import sys
+import types
 from typing import Any
 
 import levada
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from ranks import succeed
@@ -64,6 +67,28 @@ def test_batches_equal_torchs_for_every_kind_of_data_set() -> None:
             assert sorted(drawn_numbers) == list(range(0, len(dataset), 2))
 
 
+class Frame:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, column: Any) -> Any:
+        return [column]
+
+
+def test_a_table_is_refused_because_its_index_is_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pyarrow.table({"a": [1, 2], "b": [3, 4], "c": [5, 6]})
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=Frame))
+    for each in (table, table.to_batches()[0], Frame()):
+        kind = type(each).__name__
+        with pytest.raises(levada.InvalidArgument, match=rf"{kind}, which is indexed by column; pass its rows"):
+            levada.DataLoader(each)
+        with pytest.raises(levada.InvalidArgument, match="which is indexed by column"):
+            levada.DataLoader({"one": each})
+    loader = levada.DataLoader(table.to_pylist(), 2)
+    batches = [{name: column.tolist() for name, column in batch.items()} for batch in loader]
+    assert batches == [{"a": [1, 2], "b": [3, 4], "c": [5, 6]}]
+
+
 class Stream(torch_data.IterableDataset[int]):
     def __iter__(self) -> Any:
         return iter(range(3))
@@ -94,6 +119,7 @@ def test_a_loader_of_torch_becomes_a_levada_loader_with_its_order() -> None:
     batches = [[1, 2], [3], [4, 5, 6]]
     assert [batch.tolist() for batch in levada.DataLoader.like(torch_data.DataLoader(dataset, batch_sampler=batches))] == batches
     assert levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6), batch_size=10).batch_size == 10
+    assert not levada.DataLoader.like(torch_data.DataLoader(dataset, num_workers=1)).persistent_workers
     with pytest.raises(levada.InvalidArgument, match=r"Stream cannot be read by number.*levada\.Feed"):
         levada.DataLoader.like(torch_data.DataLoader(Stream()))
     with pytest.raises(levada.InvalidArgument, match=r"use levada\.DataLoader\.like"):
@@ -102,6 +128,128 @@ def test_a_loader_of_torch_becomes_a_levada_loader_with_its_order() -> None:
         levada.DataLoader(dataset, seed=3, generator=generator)
     with pytest.raises(levada.InvalidArgument, match="num_replicas=3"):
         levada.DataLoader(dataset, sampler=torch_data.distributed.DistributedSampler(dataset, num_replicas=3, rank=0))
+
+
+def test_like_draws_what_the_samplers_of_a_torch_loader_draw() -> None:
+    dataset = list(range(10))
+
+    def batches(**options: Any) -> list[Any]:
+        return [np.asarray(batch).tolist() for batch in levada.DataLoader.like(torch_data.DataLoader(dataset, **options))]
+
+    def in_batches(sampler: Any, size: int, drop_last: bool) -> list[list[int]]:
+        return batches(batch_sampler=torch_data.BatchSampler(sampler, size, drop_last))
+
+    shuffled = in_batches(torch_data.RandomSampler(dataset), 4, True)
+    assert [len(set(each)) for each in shuffled] == [4, 4] and sum(shuffled, []) != sorted(sum(shuffled, []))
+    assert in_batches(torch_data.SequentialSampler(dataset), 4, False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert sorted(sum(in_batches(torch_data.SubsetRandomSampler([1, 3, 5, 7]), 2, False), [])) == [1, 3, 5, 7]
+    assert in_batches([7, 2, 9], 2, False) == [[7, 2], [9]]
+    first = dataset[:5]
+    assert sorted(sum(batches(sampler=torch_data.RandomSampler(first), batch_size=2), [])) == first
+    again = torch_data.RandomSampler(first, replacement=True, num_samples=40)
+    assert {*sum(batches(sampler=again, batch_size=4), [])} <= {*first}
+    weighted = torch_data.WeightedRandomSampler([1.0] * 5, 40)
+    assert {*sum(batches(sampler=weighted, batch_size=4), [])} <= {*first}
+    assert batches(sampler=torch_data.SequentialSampler(first), batch_size=2) == [[0, 1], [2, 3], [4]]
+    assert batches(sampler=torch_data.SequentialSampler(first), batch_size=None) == [0, 1, 2, 3, 4]
+    distributed = torch_data.distributed.DistributedSampler(first, num_replicas=2, rank=0)
+    with pytest.raises(levada.InvalidArgument, match="divides 5 items, and the loader's data set has 10"):
+        batches(sampler=distributed, batch_size=2)
+    longer = levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=5, shuffle=True), dataset=range(20))
+    assert sorted(number for batch in longer for number in batch.tolist()) == list(range(20))
+
+
+class Unlike(torch_data.Dataset[Any]):
+    "Items on whose types collate functions disagree."
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> Any:
+        return {
+            "large and half": 2**24 + 1 if number == 0 else 0.5,
+            "half and one": 0.5 if number == 0 else 1,
+            "widths": np.full(2, number, np.int32 if number % 2 else np.int64),
+            "complex": np.complex64(1) if number else 1.0,
+            "texts": np.str_(number),
+            "bytes": {"raw": np.bytes_(b"%d" % number)},
+            "big-endian": np.arange(3, dtype=">i4"),
+            "negative stride": np.arange(4)[::-1],
+            "nothing": torch.zeros(0, 3),
+            "half": torch.full((2,), number, dtype=torch.bfloat16),
+            "masked": np.ma.masked_array([number, -9999], [False, True]),
+            "matrix": [np.asmatrix([[1, 2]])],
+            "derived": np.ones(2).view(Derived),
+            "dates": np.datetime64("2020-01-01"),
+        }[self.kind]
+
+
+class Derived(np.ndarray[Any, Any]):
+    pass
+
+
+KINDS = ["large and half", "half and one", "widths", "complex", "texts", "bytes", "big-endian", "negative stride"]
+KINDS += ["nothing", "half"]
+REFUSED = ["masked", "matrix", "derived", "dates"]
+
+
+@pytest.mark.parametrize("kind", KINDS + REFUSED)
+def test_workers_of_levada_and_torch_collate_as_the_process_itself_does(kind: str) -> None:
+    def batches(workers: int) -> Any:
+        loader = levada.DataLoader(Unlike(kind), 2, num_workers=workers)
+        try:
+            return list(loader)
+        except levada.ItemError as error:
+            return str(error).splitlines()[0].split(", in ")[0]
+        finally:
+            loader.close()
+
+    here = batches(0)
+    assert isinstance(here, str) == (kind in REFUSED), here
+    assert same(batches(1), here), here
+    if kind in KINDS:
+        theirs = torch_data.DataLoader(Unlike(kind), 2, num_workers=1, collate_fn=levada.collate)
+        assert same(list(theirs), here)
+
+
+class Epochs(Squares):
+    calls = epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch, self.calls = epoch, self.calls + 1
+
+    def __getitem__(self, number: int) -> Any:
+        return self.epoch
+
+
+class Forwarding(torch_data.Subset[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        self.dataset.set_epoch(epoch)  # type: ignore[attr-defined, unused-ignore]
+
+
+def test_the_epoch_reaches_the_data_sets_within_torchs_wrappers_once() -> None:
+    for workers in (0, 1):
+        data = Epochs(4)
+        for dataset in (
+            torch_data.Subset(data, range(4)),
+            torch_data.ConcatDataset([torch_data.Subset(data, range(2)), torch_data.Subset(data, range(2))]),
+            torch_data.random_split(data, [4, 0])[0],
+            {"one": torch_data.ConcatDataset([data]), "two": data},
+            Forwarding(data, range(4)),
+            torch_data.StackDataset(data),
+            torch_data.StackDataset(a=data),
+        ):
+            data.calls = 0
+            loader = levada.DataLoader(dataset, 4, num_workers=workers)
+            for epoch in range(3):
+                for batch in loader:
+                    value = batch["a"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
+                    assert value.tolist() == [epoch] * 4, (dataset, workers)
+            assert workers or data.calls == 3, dataset
+            loader.close()
 
 
 def test_a_state_is_plain_and_torchs_loader_accepts_a_loader(tmp_path: pathlib.Path) -> None:

@@ -105,6 +105,24 @@ def test_a_stateful_loader_resumes_in_mid_epoch_bit_for_bit(tmp_path: pathlib.Pa
         assert len(mine["whole"]) == 8 and mine["first"] + mine["rest"] == mine["whole"]
 
 
+def test_a_feed_follows_changes_of_its_data_loader_between_passes() -> None:
+    loader = torch.utils.data.DataLoader([torch.tensor(number) for number in range(4)], batch_size=2, collate_fn=torch.stack)
+    feed = levada.Feed(loader)
+    assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3]]
+    loader.collate_fn = lambda items: -torch.stack(items)
+    assert [batch.tolist() for batch in feed] == [[0, -1], [-2, -3]] == [batch.tolist() for batch in loader]
+    loader.__dict__["dataset"] = [torch.tensor(number + 10) for number in range(4)]
+    assert [batch.tolist() for batch in feed] == [[-10, -11], [-12, -13]]
+
+
+def test_a_feed_does_not_use_the_workers_that_its_data_loader_has_kept() -> None:
+    numbers: Any = range(4)
+    loader = torch.utils.data.DataLoader(numbers, batch_size=2, num_workers=1, persistent_workers=True)
+    feed = levada.Feed(loader)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]] == [batch.tolist() for batch in feed]
+
+
 def test_workers_of_a_data_loader_end_when_its_pass_is_left() -> None:
     feed = levada.Feed(DataLoader(list(range(100)), num_workers=2))
     before = set(multiprocessing.active_children())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
@@ -12,6 +13,14 @@ from levada.base.errors import InvalidArgument
 
 _ALIGNMENT = 64
 _job: Membership | None = None  # the job for whose feeds this process makes batches
+_is_levada_worker = False
+
+
+def note_levada_worker() -> None:
+    """Makes collate() allocate ordinary memory in this worker process of Levada, where torch's get_worker_info() works,
+    too."""
+    global _is_levada_worker
+    _is_levada_worker = True
 
 
 def make_batches_for(job: Membership) -> None:
@@ -56,20 +65,18 @@ def collate(samples: Sequence[Any]) -> Any:
     """Makes one batch from samples of the same structure, in the memory that the running feed sends from. Meant as the
     collate_fn of a DataLoader.
 
-    Returns what torch.utils.data.default_collate returns: stacks tensors, arrays and numbers along a new first
-    dimension; keeps mappings, named tuples and sequences, but turns tuples into lists; and turns strings and bytes into
-    lists of them. If torch is not imported, the results are numpy arrays. In a worker process, this function calls
-    default_collate.
+    Stacks tensors, arrays and numbers along a new first dimension; keeps mappings, named tuples and sequences, but
+    turns tuples into lists; and turns strings and bytes into lists of them, as torch.utils.data.default_collate does.
+    Numbers and arrays of several dtypes get the dtype that numpy.result_type() returns. If torch is not imported, the
+    results are numpy arrays. In a worker process of torch, tensors are made in memory that torch shares.
 
-    Raises TypeError for values that cannot be stacked, and RuntimeError or ValueError if samples differ in structure or
-    shape."""
+    Raises TypeError for values that cannot be stacked, InvalidArgument for arrays of classes derived from numpy's, and
+    RuntimeError or ValueError if samples differ in structure or shape."""
     if not samples:
         raise InvalidArgument("a batch has at least one sample")
     torch = sys.modules.get("torch")
-    data = sys.modules.get("torch.utils.data")
-    if data is not None and data.get_worker_info() is not None:
-        return data.default_collate(list(samples))
-    begin_batch(len(samples) * _bytes_of(samples[0], torch) + _ALIGNMENT * _leaves_of(samples[0]))
+    if not _is_in_torch_worker():
+        begin_batch(len(samples) * _bytes_of(samples[0], torch) + _ALIGNMENT * _leaves_of(samples[0]))
     return _batch(samples, torch)
 
 
@@ -135,6 +142,21 @@ def stack(samples: Sequence[Any]) -> Any:
     return _batch(samples, sys.modules.get("torch"))
 
 
+def _is_in_torch_worker() -> bool:
+    data = None if _is_levada_worker else sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+def _empty(sizes: tuple[int, ...], dtype: Any, torch: Any) -> Any:
+    """Calls empty(). In a worker process of torch, returns a tensor in memory that torch shares between processes, as
+    default_collate does, so that sending the tensor copies nothing."""
+    if not _is_in_torch_worker():
+        return empty(sizes, dtype)
+    tensor = torch.empty(0, dtype=dtype)
+    shared = tensor.untyped_storage()._new_shared(math.prod(sizes) * tensor.element_size())
+    return tensor.set_(shared, 0, sizes)
+
+
 def _is_tensor(value: Any, torch: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -168,10 +190,10 @@ def _batch(samples: Sequence[Any], torch: Any) -> Any:
     first = samples[0]
     if _is_tensor(first, torch):
         return _stack_tensors(samples, torch)
+    if isinstance(first, (str, bytes)):  # also of numpy
+        return samples
     if isinstance(first, (np.ndarray, np.generic, int, float)):
         return _stack_arrays(samples, torch)
-    if isinstance(first, (str, bytes)):
-        return samples
     if isinstance(first, Mapping):
         return _mapping(first, {key: _batch([sample[key] for sample in samples], torch) for key in first})
     if isinstance(first, Sequence):
@@ -191,7 +213,7 @@ def _stack_tensors(samples: Sequence[Any], torch: Any) -> Any:
         return torch.stack(list(samples))
     if any(sample.shape != first.shape for sample in samples):
         return torch.stack(list(samples))  # raises with torch's message
-    return torch.stack(list(samples), out=empty((len(samples), *first.shape), first.dtype))
+    return torch.stack(list(samples), out=_empty((len(samples), *first.shape), first.dtype, torch))
 
 
 def _stack_arrays(samples: Sequence[Any], torch: Any) -> Any:
@@ -204,7 +226,7 @@ def _stack_arrays(samples: Sequence[Any], torch: Any) -> Any:
         raise TypeError(f"samples hold arrays of numpy's dtype {dtype}, which no tensor has")
     if torch is None:
         return np.stack(arrays, out=empty((len(arrays), *arrays[0].shape), dtype))
-    batch = empty((len(arrays), *arrays[0].shape), torch.as_tensor(np.empty(0, dtype)).dtype)
+    batch = _empty((len(arrays), *arrays[0].shape), torch.as_tensor(np.empty(0, dtype)).dtype, torch)
     np.stack(arrays, out=batch.numpy())
     return batch
 

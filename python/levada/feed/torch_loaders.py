@@ -83,18 +83,20 @@ _watched: weakref.WeakKeyDictionary[Any, tuple[Any, _Ordered]] = weakref.WeakKey
 
 def with_order(source: Any, order: Order) -> Any:
     """Returns a copy of a DataLoader over a map-style data set that `order` watches, or None for any other source. Each
-    loader has only one copy, so that the copy may keep its workers."""
+    loader has only one copy, so that the copy may keep its workers. In every pass, it has the loader's attributes."""
     if not is_loader(source) or hasattr(source, "state_dict") or not getattr(source, "in_order", True):
         return None
     if source._dataset_kind != sys.modules["torch.utils.data.dataloader"]._DatasetKind.Map:
         return None
+    name = "batch_sampler" if source._auto_collation else "sampler"
     if source not in _watched:
         made = copy.copy(source)
-        name = "batch_sampler" if source._auto_collation else "sampler"
-        made.__dict__[name] = sampler = _Ordered(source.__dict__[name])  # DataLoader's __setattr__ rejects it
-        _watched[source] = made, sampler
+        made.__dict__["_iterator"] = None  # the workers of the loader itself
+        _watched[source] = made, _Ordered(source.__dict__[name])
     made, sampler = _watched[source]
     sampler.order = order
+    # DataLoader's __setattr__ rejects some of these.
+    made.__dict__.update(source.__dict__ | {"_iterator": made.__dict__["_iterator"], name: sampler})
     return made
 
 

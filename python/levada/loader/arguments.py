@@ -22,6 +22,12 @@ FEED = (
 )  # fmt: skip
 """Arguments of Feed that a DataLoader accepts, too."""
 _SEEDS = 1 << 64
+_TABLES = (
+    ("pyarrow", "Table", "table.to_pylist()"),
+    ("pyarrow", "RecordBatch", "batch.to_pylist()"),
+    ("pandas", "DataFrame", 'frame.to_dict("records")'),
+)
+"""Classes whose len() is a number of rows and whose [number] is a column, with an expression for their rows."""
 
 
 def dataset_of(dataset: Any) -> Any:
@@ -39,6 +45,10 @@ def dataset_of(dataset: Any) -> Any:
         raise InvalidArgument("a Corpus is read by levada.Feed(corpus, batch_size=...), in the same order for the same seed")
     if hasattr(dataset, "dataset") and hasattr(dataset, "batch_sampler") and not hasattr(dataset, "__getitem__"):
         raise InvalidArgument(f"the data set is a loader, a {name}; pass its dataset, or use levada.DataLoader.like(loader)")
+    for module, table, rows in _TABLES:
+        if _is(dataset, module, table):
+            kind = f"a {module} {table}"
+            raise InvalidArgument(f"the data set is {kind}, which is indexed by column; pass its rows, such as {rows}")
     if not _is_by_number(dataset):
         raise InvalidArgument(
             f"{name} cannot be read by number: it has no __getitem__ and __len__; an iterable is for levada.Feed, which reads it "
@@ -165,24 +175,36 @@ def context_name(context: Any) -> str:
     return str(name)
 
 
-def arguments_like(loader: Any) -> dict[str, Any]:
-    """Returns the arguments of a DataLoader that reads the same data as a torch DataLoader."""
+def arguments_like(loader: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a DataLoader that reads the same data as a torch DataLoader, with changes."""
+    given = _arguments_of(loader)
+    if "seed" in changes:
+        given.pop("generator", None)
+    return given | dict(changes)
+
+
+def _arguments_of(loader: Any) -> dict[str, Any]:
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None or not hasattr(loader, "batch_sampler") or not hasattr(loader, "dataset"):
         raise InvalidArgument(f"DataLoader.like() takes a torch.utils.data.DataLoader, got a {type(loader).__name__}")
     given: dict[str, Any] = {"dataset": loader.dataset, "batch_size": loader.batch_size, "num_workers": loader.num_workers}
     given |= {"drop_last": loader.drop_last, "pin_memory": loader.pin_memory, "worker_init_fn": loader.worker_init_fn}
     given |= {"collate_fn": _collate_of(loader), "in_order": getattr(loader, "in_order", True)}
+    given["persistent_workers"] = loader.persistent_workers
     if loader.timeout > 0:
         given["timeout"] = loader.timeout
     if loader.prefetch_factor is not None:
         given["prefetch_factor"] = loader.prefetch_factor
     if not _is_by_number(loader.dataset):
         return given  # the constructor rejects them
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not torch_data.BatchSampler:
+    batches = loader.batch_sampler
+    if batches is None:
+        return given | _order_of(loader.sampler, len(loader.dataset), torch_data)
+    if type(batches) is not torch_data.BatchSampler:
         given["batch_size"], given["drop_last"] = 1, False
-        return given | {"batch_sampler": loader.batch_sampler}
-    return given | _order_of(loader.sampler, torch_data)
+        return given | {"batch_sampler": batches}
+    given |= {"batch_size": batches.batch_size, "drop_last": batches.drop_last}
+    return given | _order_of(batches.sampler, len(loader.dataset), torch_data)
 
 
 def _collate_of(loader: Any) -> Any:
@@ -191,16 +213,23 @@ def _collate_of(loader: Any) -> Any:
     return None if is_default else loader.collate_fn
 
 
-def _order_of(sampler: Any, torch_data: Any) -> dict[str, Any]:
-    distributed = torch_data.distributed.DistributedSampler
-    if type(sampler) is distributed:
+def _order_of(sampler: Any, items: int, torch_data: Any) -> dict[str, Any]:
+    """Returns the arguments that draw as a sampler does. Keeps a sampler of other data, such as of the first items."""
+    if type(sampler) is torch_data.distributed.DistributedSampler:
+        if len(sampler.dataset) != items:
+            raise InvalidArgument(
+                f"the DistributedSampler divides {len(sampler.dataset):,} items, and the loader's data set has {items:,}: make "
+                "the sampler from the loader's data set, or pass a torch Subset of the items as the data set"
+            )
         return {"shuffle": sampler.shuffle, "seed": sampler.seed}
+    if type(sampler) is torch_data.WeightedRandomSampler and sampler.replacement and len(sampler.weights) == items:
+        return {"weights": sampler.weights.tolist(), "generator": sampler.generator, "num_samples": sampler.num_samples}
+    is_known = type(sampler) in (torch_data.SequentialSampler, torch_data.RandomSampler)
+    if not is_known or len(sampler.data_source) != items:
+        return {"sampler": sampler}
     if type(sampler) is torch_data.SequentialSampler:
         return {}
-    if type(sampler) is torch_data.RandomSampler and not sampler.replacement:
-        return {"shuffle": True, "generator": sampler.generator, "num_samples": sampler.num_samples}
-    if type(sampler) is torch_data.RandomSampler:
-        return {"weights": [1.0] * len(sampler.data_source), "generator": sampler.generator, "num_samples": sampler.num_samples}
-    if type(sampler) is torch_data.WeightedRandomSampler and sampler.replacement:
-        return {"weights": sampler.weights.tolist(), "generator": sampler.generator, "num_samples": sampler.num_samples}
-    return {"sampler": sampler}
+    num_samples = None if sampler.num_samples == items else sampler.num_samples
+    if sampler.replacement:
+        return {"weights": [1.0] * items, "generator": sampler.generator, "num_samples": num_samples}
+    return {"shuffle": True, "generator": sampler.generator, "num_samples": num_samples}

@@ -13,8 +13,10 @@ from levada._levada import derived_seed
 from levada.base.errors import InvalidArgument, ItemError
 from levada.base.exception_texts import failure_text, report_of
 from levada.batch.balance import collate_packed, length_of
+from levada.batch.memory import note_levada_worker
 from levada.loader.balanced import StepBalance
 from levada.loader.division import Division
+from levada.loader.counted import counted
 from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
 
 _COLLATE = 1
@@ -24,6 +26,7 @@ _IN_LIST = 1 << 32
 
 _key: int | None = None  # key of the item being made
 _is_batch = False  # whether __getitems__() is making it, without a key
+_entered: object = None  # identifies the producer that last set the epoch of a data set in this process
 _worker = -1  # index of this worker process
 
 
@@ -90,6 +93,7 @@ class Producer(Sequence[Any]):
         self._read_plan = read_plan
         self._plan: Plan | None = None
         self._at_epoch: int | None = None
+        self._identity = object()
         self._asks_singly = False
 
     def set_epoch(self, number: int) -> None:
@@ -140,7 +144,7 @@ class Producer(Sequence[Any]):
         if not self.making.counts:
             return batch
         valid = len(made) if part.draws else 0
-        return {"batch": batch, "counts": [valid, len(left_out), self._samples_of_step(step)], "left_out": left_out}
+        return counted(batch, [valid, len(left_out), self._samples_of_step(step)]) | {"left_out": left_out}
 
     def numbers(self, at: int) -> list[int]:
         """Returns the indexes of the items in the batch with index `at`."""
@@ -217,21 +221,24 @@ class Producer(Sequence[Any]):
         return made
 
     def _enter(self, epoch: int) -> None:
-        if epoch != self._at_epoch:
+        """Sets the data set's epoch, unless it is set. Another producer of this process may have the same data set."""
+        global _entered
+        if epoch != self._at_epoch or _entered is not self._identity:
             set_epoch_of(self.making.dataset, epoch)
-            self._at_epoch = epoch
+            self._at_epoch, _entered = epoch, self._identity
 
     def _at_once(self, samples: list[Sample]) -> list[Any] | None:
         """Returns the items that __getitems__() makes. Returns None if it is absent, fails or draws random numbers,
-        because random numbers and failures must belong to single items."""
+        because random numbers and failures must belong to single items. Returns None, too, if it returns anything but a
+        list of the items, such as their columns, and for an item that is a whole batch, as torch does."""
         global _is_batch
-        get = None if self._asks_singly else getattr(self.making.dataset, "__getitems__", None)
+        get = None if self._asks_singly or self.making.is_whole else getattr(self.making.dataset, "__getitems__", None)
         if get is None:
             return None
         before = _drawn()
         try:
             _is_batch = True
-            made = list(get([sample.number for sample in samples]))
+            made = get([sample.number for sample in samples])
         except _AskedInBatch:
             self._asks_singly = True
             return None
@@ -239,8 +246,10 @@ class Producer(Sequence[Any]):
             return None
         finally:
             _is_batch = False
-        self._asks_singly = before != _drawn() or len(made) != len(samples)
-        return None if self._asks_singly else made
+        if isinstance(made, list) and len(made) == len(samples) and before == _drawn():
+            return made
+        self._asks_singly = True
+        return None
 
     def _item(self, sample: Sample) -> Any:
         global _key
@@ -304,6 +313,7 @@ class WorkerStart:
     def __call__(self, number: int) -> None:
         global _worker
         _worker = number
+        note_levada_worker()
         if self._has_torch:
             importlib.import_module("torch.utils.data")
             module = importlib.import_module("torch.utils.data._utils.worker")
@@ -343,4 +353,5 @@ def _shown(numbers: list[int]) -> str:
 def _drawn() -> Any:
     """Returns a value that changes whenever a global random generator is drawn from."""
     python, numpy, torch = generators()
-    return python, numpy["state"]["pos"], numpy["state"]["key"].tobytes(), torch is not None and torch.numpy().tobytes()
+    of_numpy = numpy["state"]["pos"], numpy["state"]["key"].tobytes(), numpy["has_gauss"], numpy["gauss"]
+    return python, of_numpy, torch is not None and torch.numpy().tobytes()

@@ -24,10 +24,11 @@ from levada.feed.readers import BackgroundReader, InlineReader, Reader, await_ea
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
 from levada.loader.balanced import StepBalance
+from levada.loader.counted import with_counts
 from levada.loader.division import Division
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
-from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned, with_counts
+from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers, start_fork_server
 from levada.loader.states import LoaderState
 from levada.loader.view import LoaderView
@@ -169,6 +170,7 @@ class DataLoader(LoaderView[Batch]):
         self._known_identity: dict[str, str] = {}  # identity of the readers' data set
         self._known_digest = ""  # digest of the readers' list for the latest pass
         self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
+        self._rest: tuple[int, int] | None = None  # epoch and position at which max_steps ended the last pass
         self._taken: Taken | None = None
         self._samples = 0  # samples in the batches taken, without padding; the core counts those of balanced steps
         self.skipped = 0
@@ -192,11 +194,9 @@ class DataLoader(LoaderView[Batch]):
     def like(cls, loader: Any, **changes: Any) -> DataLoader:
         """Returns a loader that reads the same data as a torch DataLoader, with its data set, batch size, workers and
         functions. A RandomSampler or DistributedSampler becomes `shuffle` and `seed`, and a WeightedRandomSampler
-        becomes `weights`; other samplers are kept. `changes`: arguments of DataLoader that replace or extend these."""
-        given = arguments.arguments_like(loader)
-        if "seed" in changes:
-            given.pop("generator", None)
-        return cls(**(given | changes))
+        becomes `weights`; other samplers, and samplers of other data, are kept. `changes`: arguments of DataLoader that
+        replace or extend these."""
+        return cls(**arguments.arguments_like(loader, changes))
 
     # The data of a pass
 
@@ -321,12 +321,14 @@ class DataLoader(LoaderView[Batch]):
         self._known_identity, self._known_digest = common.identity, common.digest
         self._plan = Plan(epoch, self._division(position, draws), coordinates, self._list(epoch) if joined.is_reader else None)
         self._draws = draws
-        self._is_set, self._is_named, self._left, self._loaded, self.skipped = False, False, None, None, 0
+        self._is_set, self._is_named, self._left, self._loaded, self._rest, self.skipped = False, False, None, None, None, 0
         self._epoch, self._at = epoch, position
         if not joined.is_reader:
             return Beginning(None, 0)
         workers = self._own_workers()
         await_earlier_passes(workers, joined.job.rank, self.timeout)
+        if not self.persistent_workers:
+            workers.renew()
         handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
         producer, begin = workers.producer, functools.partial(workers.begin, self._plan)
         maker: Maker
@@ -379,8 +381,9 @@ class DataLoader(LoaderView[Batch]):
 
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
         """Records that the pass has ended. The next pass begins with the epoch after that of its last draw."""
-        last = max(plan.division.position(taken), 1) - 1
-        self._passing, self._epoch, self._at = None, plan.epoch + last // draws + 1, 0
+        end = plan.division.position(taken)
+        self._rest = (plan.epoch, end) if taken < plan.division.steps else None
+        self._passing, self._epoch, self._at = None, plan.epoch + (max(end, 1) - 1) // draws + 1, 0
         if not self.persistent_workers and self._workers is not None:
             self._workers.close()
 
@@ -458,6 +461,8 @@ class DataLoader(LoaderView[Batch]):
         on a rank without a data set before the first pass."""
         epoch, position = self._epoch, self._at if self._is_set else 0
         listed = self._loaded.listed if self._loaded is not None and self._loaded.epoch == epoch else ""
+        if self._rest is not None:
+            (epoch, position), listed = self._rest, self._known_digest
         if self._passing is not None:
             plan, _, core = self._passing
             epoch, position, listed = plan.epoch, plan.division.position(core.position()[0]), self._known_digest
@@ -475,7 +480,7 @@ class DataLoader(LoaderView[Batch]):
             loaded.expect_same(self._identity())
         with self._beginning:
             super().close()
-            self._passing, self._taken, self._left, self._loaded = None, None, None, loaded
+            self._passing, self._taken, self._left, self._loaded, self._rest = None, None, None, loaded, None
             self._epoch, self._at, self._is_set, self._is_named = loaded.epoch, loaded.position, True, False
             if self._order is None:
                 self._draws = loaded.draws

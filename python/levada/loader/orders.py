@@ -71,16 +71,34 @@ class Parts(Sequence[Any]):
         at, own = self.place(number)
         return self.parts[at][own]
 
-    def set_epoch(self, epoch: int) -> None:
-        for part in self.parts:
-            set_epoch_of(part, epoch)
-
 
 def set_epoch_of(dataset: Any, epoch: int) -> None:
-    """Calls the data set's set_epoch() if it has one."""
-    set_epoch = getattr(dataset, "set_epoch", None)
-    if callable(set_epoch):
-        set_epoch(epoch)
+    """Calls the data set's set_epoch(). If it has none, calls it on each data set that a Parts, or torch's Subset,
+    ConcatDataset or StackDataset, reads from, once for each."""
+    pending, seen = [dataset], set()
+    while pending:
+        part = pending.pop(0)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        set_epoch = getattr(part, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+        else:
+            pending += _parts_of(part)
+
+
+def _parts_of(dataset: Any) -> list[Any]:
+    if isinstance(dataset, Parts):
+        return dataset.parts
+    torch_data: Any = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return []
+    if isinstance(dataset, torch_data.Subset):
+        return [dataset.dataset]
+    if isinstance(dataset, (torch_data.ConcatDataset, getattr(torch_data, "StackDataset", torch_data.ConcatDataset))):
+        return list(dataset.datasets.values() if isinstance(dataset.datasets, Mapping) else dataset.datasets)
+    return []
 
 
 class Order:

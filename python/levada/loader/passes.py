@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from levada import _levada
-from levada._levada import Layout, Membership, Mesh
+from levada._levada import Membership, Mesh
 from levada.base.errors import InvalidArgument, ItemError, SourceError
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.feed.rows import num_rows
+from levada.loader.counted import taken_apart
 from levada.loader.items import Plan
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class LoaderPass(FeedPass):
         step, division = self.core.taken_step - 1, self._plan.division
         valid, left_out, total = division.part(step, self._coordinate).draws, 0, division.step(step)[1]
         if self._has_counts:
-            (valid, left_out, total), batch = batch["counts"], batch["batch"]
+            (valid, left_out, total), batch = taken_apart(batch)
             self.rows = num_rows(batch)
         loader = self._loader()
         if loader is not None:
@@ -173,14 +173,6 @@ def coordinates_of(readers: str, mesh: Mesh, job: Membership) -> tuple[int, ...]
     """Returns the data coordinates for which this rank reads, as one of a feed's `readers`."""
     readers_of = _levada.readers_of(readers, mesh, job.host_of)
     return tuple(sorted({mesh.data_coordinate(rank) for rank, reader in enumerate(readers_of) if reader == job.rank}))
-
-
-def with_counts(layout: Layout) -> Layout:
-    """Returns the layout of batches that include their counts."""
-    fields = json.loads(layout.to_json())
-    fields["fields"] = {f"batch.{path}": each for path, each in fields["fields"].items()} | {"counts": [], "counts.*": []}
-    fields["optional"] = [f"batch.{path}" for path in fields.get("optional", [])] + ["counts", "counts.*"]
-    return Layout.from_json(json.dumps(fields))
 
 
 def pinned(batch: Any) -> Any:

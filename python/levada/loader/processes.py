@@ -126,6 +126,11 @@ class Workers:
         self.run.set_epoch(self._passes)
         return self._counted(self._reported(self.run, iter(self.run)))
 
+    def renew(self) -> None:
+        """Ends processes that have begun a pass, so that the next pass sends the data set as it then is."""
+        if self._passes > 0:
+            self.close()
+
     def close(self) -> None:
         if self.run is not None:
             self.run.close()
