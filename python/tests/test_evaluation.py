@@ -100,10 +100,17 @@ def test_lists_whose_elements_are_as_many_as_the_rows_are_refused(tmp_path: path
         captions = lambda *counts: [tuple(f"{row}.{at}" for at in range(count)) for row, count in enumerate(counts)]
         for batch in ({"id": ids, "boxes": square}, {"id": ids, "boxes": [np.zeros((2, 4)), np.ones((7, 4))]},
                       {"id": ids, "captions": captions(2, 2)}, {"id": ids, "t": [{"b": square[0]}, {"b": square[1]}]},
-                      [{"x": np.zeros((4, 2))}] * 3, {"id": [1, 2], "captions": captions(2, 2)}):
+                      [{"x": np.zeros((4, 2)), "y": 1}] * 3, {"id": [1, 2], "captions": captions(2, 2)}):
             tell(text=text_of(batch))
         tell(got=text_of({"id": ids, "boxes": [np.zeros((5, 1)), np.ones((3, 1))], "captions": captions(2, 3)}))
         tell(got=text_of([ids, np.arange(2, 4)]))
+        tell(got=text_of([{"x": ids}, {"x": ids}]))
+        for views in (lambda rows: [np.zeros(rows), np.ones(rows)], lambda rows: [["a"] * rows, ["b"] * rows],
+                      lambda rows: [np.full((rows + 1 + row, 1), row) for row in range(rows)]):
+            batches = [{"id": np.arange(rows), "views": views(rows)} for rows in (4, 2)]
+            if len(batches[0]["views"]) == 4: batches[1]["views"] = [np.full((2, 1), row) for row in range(2)]
+            feed = levada.Feed(batches, divide="split")
+            tell(lengths=[[len(batch["views"]), sum(map(len, batch["views"]))] for batch in feed])
         """,
     )
     for rank, mine in enumerate(told):
@@ -112,6 +119,9 @@ def test_lists_whose_elements_are_as_many_as_the_rows_are_refused(tmp_path: path
         assert "is a list of samples" in mine[4]["text"]
         assert f"('{rank}.0', '{rank}.1'" in mine[6]["got"][0] and f"[[{rank}.]" in mine[6]["got"][0]
         assert mine[7]["got"] == [f"[array([{rank}]), array([{rank + 2}])]"]
+        assert mine[8]["got"] == [f"[{{'x': array([{rank}])}}, {{'x': array([{rank}])}}]"]
+        fields, lists, boxes = [each["lengths"] for each in mine[9:]]
+        assert fields == lists == [[2, 4], [2, 2]] and boxes == [[2, 11 + 4 * rank], [1, 2]], boxes
 
 
 def test_lists_and_arrays_of_text_are_cut_in_every_container_and_without_a_tensor(tmp_path: pathlib.Path) -> None:

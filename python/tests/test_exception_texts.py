@@ -202,6 +202,17 @@ def test_an_exception_with_positions_outside_its_text_is_not_recreated(name: str
     assert type(made).__name__ == (name if is_made else "StageFailed")
 
 
+class OfShard(levada.SourceError):
+    shard: str | None = None
+
+
+def test_an_exception_derived_from_one_of_levada_keeps_its_own_attributes() -> None:
+    raised = OfShard("why")
+    raised.shard = "a.tar"
+    packed = _levada.pack_state(["1 x", 0, f"{__name__}:OfShard", ["why"], vars(raised), []])
+    assert vars(failures.unpack("text", "s", "p", 1, "t", packed))["shard"] == "a.tar"
+
+
 def test_an_exception_has_no_attribute_that_changes_what_it_does() -> None:
     attributes = {"code": 3, "__notes__": ["why"], "add_note": "x", "__array_interface__": {}}
     made = failures.unpack("text", "s", "p", 1, "t", _levada.pack_state(["1 x", 0, "builtins:ValueError", ["why"], attributes, []]))

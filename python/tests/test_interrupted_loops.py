@@ -13,6 +13,7 @@ import levada
 import numpy as np
 import pytest
 from levada.feed import passes
+from levada.loader import passes as loader_passes
 
 # The handler raises only while next() runs: the first statement of the loop's body disarms it.
 PROGRAM = """
@@ -80,13 +81,14 @@ def test_a_batch_that_next_has_dropped_is_the_first_of_the_resumed_run(
 
     expected = list(map(first_of, make()))
     feed, got = make(), []
-    counted = passes.num_rows
+    module = loader_passes if kind == "DataLoader" else passes
+    counted = module.num_rows
     with pytest.raises(KeyboardInterrupt):
         for batch in feed:
             got.append(first_of(batch))
             if len(got) == 3:
-                monkeypatch.setattr(passes, "num_rows", lambda batch: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr(passes, "num_rows", counted)
+                monkeypatch.setattr(module, "num_rows", lambda batch: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(module, "num_rows", counted)
     assert feed.step == 3
     resumed = make()
     resumed.load_state_dict(feed.state_dict())

@@ -15,3 +15,13 @@ def test_a_state_with_another_value_is_refused(key: str, value: Any) -> None:
     loader = levada.DataLoader(range(8), batch_size=2)
     with pytest.raises(levada.InvalidArgument, match="state of a DataLoader"):
         loader.load_state_dict({**loader.state_dict(), key: value})
+
+
+def test_set_epoch_after_a_pass_that_max_steps_ended_is_the_epoch_of_the_state() -> None:
+    loader = levada.DataLoader(range(10), batch_size=2, max_steps=2)
+    list(loader)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 4)
+    loader.set_epoch(5)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (5, 0)

@@ -359,6 +359,11 @@ class Counted(dict):  # type: ignore[type-arg]
         return sum(self.values())
 
 
+def test_names_of_columns_may_be_keys_of_a_dict_with_attributes() -> None:
+    batch = Attributes(__key__=["a", "b"], __index_level_0__=np.arange(2))
+    assert again(batch)["__key__"] == ["a", "b"] and again(batch).__index_level_0__.tolist() == [0, 1]
+
+
 def test_a_cached_property_is_computed_again() -> None:
     counted = Counted(a=1, b=2)
     assert counted.total == 3 and vars(counted) == {"total": 3}
@@ -377,8 +382,9 @@ def test_a_cached_property_is_computed_again() -> None:
         ({Key(1)}, "whose own code computes its hash"),
         (collections.defaultdict(Noisy), "is not one of list, dict"),
         (with_attribute(collections.OrderedDict(), "items"), "attribute items hides a method of collections:OrderedDict"),
-        (types.SimpleNamespace(items=1, __array_interface__=MEMORY), "attribute __array_interface__ is a name that packages interpret"),
-        (Attributes(__array_interface__=MEMORY), "attribute __array_interface__ is a name that packages interpret"),
+        (types.SimpleNamespace(items=1, __array_interface__=MEMORY), "attribute __array_interface__ has a name in which packages look for memory"),
+        (Attributes(__array_interface__=MEMORY), "attribute __array_interface__ has a name in which packages look for memory"),
+        (Attributes({"__key__": "x"}), "attribute __key__ has a name in which packages look for memory"),
         (Failed(1), "its class is Failed; register it"),
         (Kind.CHEAP, "its class is Kind; register it"),
     ],

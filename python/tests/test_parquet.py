@@ -314,15 +314,6 @@ def test_a_small_file_of_prefixes_of_large_texts_is_read_in_little_memory(tmp_pa
     assert read_within_512_mib(path, "texts")[0] == str(1 << 20)
 
 
-def test_chats_of_prefixes_that_may_fill_the_memory_are_refused(tmp_path: pathlib.Path) -> None:
-    chats, encoding = [[{"content": "a" * (1 << 20)}] * 1500], {"text.list.element.content": "DELTA_BYTE_ARRAY"}
-    path = write(tmp_path / "chats.parquet", chats, column_encoding=encoding, **PREFIXES)
-    (error,) = read_within_512_mib(path, "chats")
-    assert error.startswith(f"SourceError {path} stores the texts of its chats as prefixes"), error
-    path = write(tmp_path / "chats.parquet", [[{"content": "a"}] * 15], column_encoding=encoding, **PREFIXES)
-    assert len(json.loads(read_all(path, chats=True)[0])) == 15
-
-
 def test_texts_are_the_same_with_and_without_dictionary_encoding(tmp_path: pathlib.Path) -> None:
     chats = [None if number == 3 else [{"role": "user", "content": text}] * (number % 4) for number, text in enumerate(TEXTS)]
     for dictionary in (True, False):

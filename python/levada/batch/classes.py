@@ -248,16 +248,16 @@ def _form_of(cls: type) -> Any:
         return Mapping
     forms = (OrderedDict, defaultdict, dict, UserDict, Mapping, types.SimpleNamespace)
     form = next((each for each in forms if issubclass(cls, each)), None)
-    return dataclasses.dataclass if form is None and is_dataclass(cls) and not _base_in_c(cls) else form
+    return dataclasses.dataclass if form is None and is_dataclass(cls) and not _has_c_base(cls) else form
 
 
-def _base_in_c(cls: type) -> bool:
-    """Returns whether the class derives from one in C other than object, such as list or Exception, which holds data in
-    addition to the fields."""
-    return next(base for base in cls.__mro__ if not base.__flags__ & _IS_MADE_AT_RUNTIME) is not object
+def _has_c_base(cls: type) -> bool:
+    """Returns whether the class derives from a static one other than object, such as list or Exception, which holds data
+    in addition to the fields."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE) is not object
 
 
-_IS_MADE_AT_RUNTIME = 1 << 9
+_HEAP_TYPE = 1 << 9
 """Py_TPFLAGS_HEAPTYPE"""
 
 
@@ -347,7 +347,7 @@ def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
     if others:
         _refuse_own_hashes((key for _, key in others), path)
     state = _state_of(value, others, path, allowed)
-    if _needs_pickle(cls, {} if state is None else state[1], path, allowed, reserved_keys(cls, keys)):
+    if _needs_pickle(cls, {} if state is None else state[1], path, allowed, reserved_keys(cls, keys, value.values())):
         return None
     return "dict", name, keys, list(value.values()), state
 
@@ -358,8 +358,12 @@ def _needs_pickle(cls: Any, attributes: Iterable[str], path: str, allowed: int, 
     special = next((each for each in [*attributes, *keys] if is_special(cls, str(each))), None)
     if special is None or allowed == ANY:
         return special is not None
-    what = "is a name that packages interpret" if is_reserved(special) else f"hides a method of {name_of(cls)}"
-    raise TypeError(f"{path} cannot cross between ranks: its attribute {special} {what}; {_remedy(cls)}")
+    if is_reserved(special):
+        raise TypeError(
+            f"{path} cannot cross between ranks: its attribute {special} has a name in which packages look for memory or code; "
+            "rename or remove it"
+        )
+    raise TypeError(f"{path} cannot cross between ranks: its attribute {special} hides a method of {name_of(cls)}; {_remedy(cls)}")
 
 
 def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
@@ -446,7 +450,7 @@ def _instance(cls: Any, name: str, keys: list[Key], children: list[Any], state: 
     if form is types.SimpleNamespace:
         expect(not any(is_special(cls, str(key)) for key in keys), name)
         return cls(**{str(key): child for key, child in zip(keys, children, strict=True)})
-    expect(not reserved_keys(cls, keys), name)
+    expect(not reserved_keys(cls, keys, children), name)
     named = dict(zip(keys, children, strict=True))
     factory, attributes, items = (None, {}, named) if state is None else _items_of(cls, name, named, state)
     return make_mapping(cls, form, name, factory, attributes, items)

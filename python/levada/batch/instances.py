@@ -80,9 +80,13 @@ def is_special(cls: Any, name: str) -> bool:
     return is_reserved(name) or hasattr(type(found), "__get__") or callable(found)
 
 
-def reserved_keys(cls: Any, keys: Iterable[Key]) -> list[Key]:
-    """Returns the keys that are reserved names and that the class's own code may return as attributes."""
-    return [key for key in keys if is_reserved(key)] if hasattr(cls, "__getattr__") else []
+def reserved_keys(cls: Any, keys: Iterable[Key], values: Iterable[Any]) -> list[Key]:
+    """Returns the keys that are reserved names and whose values the class's own code may return as attributes. Lists and
+    tensors, such as those of `__key__` or `__index_level_0__`, describe no memory."""
+    if not hasattr(cls, "__getattr__"):
+        return []
+    items = zip(keys, values, strict=True)
+    return [key for key, value in items if is_reserved(key) and type(value) is not list and not hasattr(type(value), "shape")]
 
 
 def is_computed(cls: Any, name: str) -> bool:

@@ -20,6 +20,9 @@ _BATCH_BYTES = 1 << 20
 _MAX_ROWS = 1 << 14
 """Maximum number of rows to decode at a time."""
 
+_MIN_ROWS = 16
+"""Number of rows that may be decoded at a time, however large each may be."""
+
 _MAX_VALUES = 1 << 17
 """Average number of list values to read at a time. Limited separately, because equal values take no bytes of the
 file."""
@@ -29,10 +32,6 @@ _MAX_ROW_BYTES = 64 << 20
 
 _MAX_GROUP_VALUES = 1 << 27
 """Maximum number of list values in a row group, since a single row may have all of them."""
-
-_MAX_REPEATED_BYTES = 1 << 30
-"""Maximum size to which the texts of a row group may grow if each repeats all others, since a single row may have all
-of them."""
 
 _VALUE_BYTES = 64
 """Minimum memory of a list value, in bytes."""
@@ -204,13 +203,8 @@ class ParquetReader:
     def _rows_of_prefixes(self, chunks: list[Any]) -> int:
         """Returns the number of rows to read at a time in view of texts that repeat the prefix of the one before. Each
         may have all bytes of its chunk, however few are stored for it."""
-        repeating = [each for each in chunks if "DELTA_BYTE_ARRAY" in each.encodings]
-        if self._chats and any(each.num_values * each.total_uncompressed_size > _MAX_REPEATED_BYTES for each in repeating):
-            raise SourceError(
-                f"{self._path} stores the texts of its chats as prefixes (DELTA_BYTE_ARRAY), and a single chat may have "
-                "any number of them: write it with another encoding"
-            )
-        return _MAX_ROW_BYTES // max((each.total_uncompressed_size for each in repeating), default=1)
+        largest = max((each.total_uncompressed_size for each in chunks if "DELTA_BYTE_ARRAY" in each.encodings), default=1)
+        return max(_MAX_ROW_BYTES // max(largest, 1), _MIN_ROWS)
 
     def _chunks_of(self, number: int) -> list[Any]:
         """Returns a row group's metadata of the column or, for a list of structs, of each of its leaves."""

@@ -19,7 +19,7 @@ from levada.base.iterators import Ended, Exhausted, is_own_iterator, iterate
 from levada.batch.balance import RefusedSample, Samples
 from levada.feed.marks import is_same_item, is_same_row, mark_of_rows
 from levada.feed.read_ahead import ReadAhead
-from levada.feed.rows import InvalidItem, lists_as_rows, without_rows
+from levada.feed.rows import Forms, InvalidItem, lists_as_rows, without_rows
 from levada.feed.torch_loaders import Order, with_order
 
 _FRAMES = 4  # as many as fit on a line of the board
@@ -184,6 +184,7 @@ class Maker:
         self._handoff, self._allow_pickle, self._samples = making.handoff, making.allow_pickle, making.samples
         self._counted = making.counted
         self._cuts_rows, self._counts_rows, self._tail = making.cuts_rows, making.counts_rows, making.tail
+        self._forms = Forms()
         self._number = making.counted.before
         self._num_taken = 0
         self._last: Any = _NOTHING
@@ -293,7 +294,7 @@ class Maker:
         self._handoff.prepare(cut, state, mark, allow_pickle=self._allow_pickle)
 
     def _cut(self, item: Any) -> Any:
-        return lists_as_rows(item, f"item {self._number - 1}") if self._cuts_rows else item
+        return lists_as_rows(item, f"item {self._number - 1}", self._forms) if self._cuts_rows else item
 
     def _next_item(self, _: object = None) -> Any:
         """Returns the next item. Raises StopIteration at the end. islice() is not used, because it calls iter(), which

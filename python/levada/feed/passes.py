@@ -278,13 +278,14 @@ class FeedPass:
         self.counts_batches = not isinstance(feed.source, Corpus) and feed.balance is None and feed._rank_samples == 1
         """Whether the core counts whole batches as samples."""
         self.is_balanced = feed.balance is not None
+        self._counts_rows = not self.is_balanced
         proves = feed.check == "digests" and joined.job.size > 1
         self._peers: PeerDigests | None = None
         if proves:
             mesh = with_cp_as_data(feed.mesh) if feed.balance is not None and feed.balance.max_cp > 1 else feed.mesh
             self._peers = PeerDigests(joined.job, mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
-        """Number of rows of the last batch taken, with padding; None if it has none, or if steps are balanced."""
+        """Number of rows of the last batch taken, with padding; None if it has none or is not asked for them."""
         self._sender = sender
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
@@ -369,7 +370,7 @@ class FeedPass:
         batch = self._batch()
         if self._peers is not None:
             self._peers.take(self.core.taken_step)
-        if not self.is_balanced:
+        if self._counts_rows:
             self.rows = num_rows(batch)
         return batch
 

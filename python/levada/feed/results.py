@@ -42,8 +42,8 @@ def _first(value: Any, rows_of: Mapping[int, int]) -> Any:
         raise InvalidArgument(f"results are tensors, arrays or lists with an element for each row, got {str(value)[:60]!r}")
     if len(value) not in rows_of:
         raise InvalidArgument(
-            f"the batch has {' or, without padding, '.join(map(str, sorted(rows_of, reverse=True)))} rows, but there are results of "
-            f"{len(value)}; give one for each row. The rows are those of the batch's first tensor"
+            f"the batch has {' or '.join(map(str, sorted(rows_of, reverse=True)))} rows, but there are results of {len(value)}; give "
+            "one for each row"
         )
     part = value[: rows_of[len(value)]]
     return part.detach().cpu() if hasattr(part, "detach") else part

@@ -174,9 +174,15 @@ def num_rows(item: Any) -> int | None:
     return next(map(len, _lists(item)), None)
 
 
-def lists_as_rows(item: Any, name: str) -> Any:
-    """Returns a batch in which the lists and text arrays with one element per row are replaced by Rows. Raises
-    InvalidItem for a list of another length, and for one that cannot be cut."""
+class Forms(dict[str, bool]):
+    """Whether the elements of a list are its rows, or else fields whose elements are, by the list's path in a batch. A
+    list with as many elements as they have themselves may be either, and then has the form that it had in an earlier
+    batch."""
+
+
+def lists_as_rows(item: Any, name: str, forms: Forms) -> Any:
+    """Returns a batch in which the lists and text arrays with one element per row are replaced by Rows. Adds the lists'
+    forms to `forms`. Raises InvalidItem for a list of another length, of unknown form, or that cannot be cut."""
     rows = num_rows(item)
     if rows is None:
         return item
@@ -186,20 +192,28 @@ def lists_as_rows(item: Any, name: str) -> Any:
             "the inner ones have an element for each row: use a dict of lists"
         )
     if _is_list_of_samples(item):
-        raise InvalidItem(f'{name} is a {type(item).__name__} of samples, and divide="split" divides batches: collate the samples')
-    return _Cut(rows, _rows, name).apply(item, "")
+        raise InvalidItem(
+            f'{name} is a {type(item).__name__} of samples, and divide="split" divides batches: collate the samples, or name the '
+            "placement of every field with layout="
+        )
+    return _Cut(rows, _rows, name, forms).apply(item, "")
 
 
 def _is_list_of_samples(item: Any) -> bool:
+    """Returns whether a batch with a tensor is a list of mappings that are no parts of a batch: they have numbers or
+    text, or tensors of several lengths."""
     if not _is_list(item) or len(item) < 2 or not all(isinstance(each, Mapping) for each in item):
         return False
-    return all(each.keys() == item[0].keys() for each in item) and next(_tensors(item), None) is not None
+    lengths = {int(tensor.shape[0]) for tensor in _tensors(item)}
+    values = [value for each in item for value in each.values()]
+    has_scalar = any(not _children(value) and not _is_list(value) and not getattr(value, "shape", ()) for value in values)
+    return len(lengths) > 1 or (len(lengths) == 1 and has_scalar)
 
 
 def without_rows(item: Any) -> Any:
     """Returns a batch whose lists have no elements. The core cuts its tensors."""
     rows = num_rows(item)
-    return item if rows is None else _Cut(rows, lambda values, _: values[:0], None).apply(item, "")
+    return item if rows is None else _Cut(rows, lambda values, _: values[:0], None, Forms()).apply(item, "")
 
 
 class LastRow(NamedTuple):
@@ -235,9 +249,9 @@ def _add_last(row: LastRow, value: Any, rows: int, path: str) -> None:
 class _Cut:
     """Replaces the lists and text arrays that have one element for each row."""
 
-    def __init__(self, rows: int, make: Callable[[Any, str], Any], name: str | None) -> None:
+    def __init__(self, rows: int, make: Callable[[Any, str], Any], name: str | None, forms: Forms) -> None:
         """`name`: the item's name in error messages, or None to keep everything that cannot be cut."""
-        self._rows, self._make, self._name = rows, make, name
+        self._rows, self._make, self._name, self._forms = rows, make, name, forms
 
     def apply(self, value: Any, path: str) -> Any:
         if _is_whole(value):
@@ -247,8 +261,13 @@ class _Cut:
             return self._cut(value, path)
         if _is_list(value) and value:
             has_batches = any(tensor.shape[0] == self._rows for tensor in _tensors(value))
-            if path and len(value) == self._rows and (has_batches or self._is_square(value)):
-                return self._refuse_square(value, path)
+            has_fields = has_batches or all(_is_list(each) and len(each) == self._rows for each in value)
+            if path and has_fields != (len(value) == self._rows):
+                self._forms[path] = not has_fields
+            elif path and has_fields and self._rows > 1:
+                if path not in self._forms:
+                    return self._refuse_square(value, path)
+                has_batches = not self._forms[path]
             if not has_batches and (len(value) == self._rows or not any(_children(each) or _is_tensor(each) for each in value)):
                 return self._cut(value, path)
         children = _children(value)
@@ -260,9 +279,6 @@ class _Cut:
             what = f"an object of class {type(value).__name__} with lists or text that only its own code can replace"
             return self._refuse(value, path, what, "lists outside of it")
         return replaced
-
-    def _is_square(self, value: Any) -> bool:
-        return all(_is_list(each) and len(each) == self._rows for each in value)
 
     def _refuse_square(self, value: Any, path: str) -> Any:
         if self._name is None:

@@ -180,6 +180,8 @@ def arguments_like(loader: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     given = _arguments_of(loader)
     if "seed" in changes:
         given.pop("generator", None)
+    if not {"shuffle", "weights", "num_samples", "batch_sampler"}.isdisjoint(changes):
+        given.pop("sampler", None)
     return given | dict(changes)
 
 

@@ -170,7 +170,7 @@ class DataLoader(LoaderView[Batch]):
         self._known_identity: dict[str, str] = {}  # identity of the readers' data set
         self._known_digest = ""  # digest of the readers' list for the latest pass
         self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
-        self._rest: tuple[int, int] | None = None  # epoch and position at which max_steps ended the last pass
+        self._unread: tuple[int, int] | None = None  # epoch and position at which max_steps ended the last pass
         self._taken: Taken | None = None
         self._samples = 0  # samples in the batches taken, without padding; the core counts those of balanced steps
         self.skipped = 0
@@ -321,7 +321,7 @@ class DataLoader(LoaderView[Batch]):
         self._known_identity, self._known_digest = common.identity, common.digest
         self._plan = Plan(epoch, self._division(position, draws), coordinates, self._list(epoch) if joined.is_reader else None)
         self._draws = draws
-        self._is_set, self._is_named, self._left, self._loaded, self._rest, self.skipped = False, False, None, None, None, 0
+        self._is_set, self._is_named, self._left, self._loaded, self._unread, self.skipped = False, False, None, None, None, 0
         self._epoch, self._at = epoch, position
         if not joined.is_reader:
             return Beginning(None, 0)
@@ -382,7 +382,7 @@ class DataLoader(LoaderView[Batch]):
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
         """Records that the pass has ended. The next pass begins with the epoch after that of its last draw."""
         end = plan.division.position(taken)
-        self._rest = (plan.epoch, end) if taken < plan.division.steps else None
+        self._unread = (plan.epoch, end) if taken < plan.division.steps else None
         self._passing, self._epoch, self._at = None, plan.epoch + (max(end, 1) - 1) // draws + 1, 0
         if not self.persistent_workers and self._workers is not None:
             self._workers.close()
@@ -453,7 +453,7 @@ class DataLoader(LoaderView[Batch]):
                 self._left, self._is_set, self._at = (self._epoch, self._at), False, 0
             if self._running_pass() is None:
                 self._taken = None
-            self._epoch = epoch
+            self._epoch, self._unread = epoch, None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position after the last batch taken: the epoch, the next draw, and the identity of the data and
@@ -461,8 +461,8 @@ class DataLoader(LoaderView[Batch]):
         on a rank without a data set before the first pass."""
         epoch, position = self._epoch, self._at if self._is_set else 0
         listed = self._loaded.listed if self._loaded is not None and self._loaded.epoch == epoch else ""
-        if self._rest is not None:
-            (epoch, position), listed = self._rest, self._known_digest
+        if self._unread is not None:
+            (epoch, position), listed = self._unread, self._known_digest
         if self._passing is not None:
             plan, _, core = self._passing
             epoch, position, listed = plan.epoch, plan.division.position(core.position()[0]), self._known_digest
@@ -480,7 +480,7 @@ class DataLoader(LoaderView[Batch]):
             loaded.expect_same(self._identity())
         with self._beginning:
             super().close()
-            self._passing, self._taken, self._left, self._loaded, self._rest = None, None, None, loaded, None
+            self._passing, self._taken, self._left, self._loaded, self._unread = None, None, None, loaded, None
             self._epoch, self._at, self._is_set, self._is_named = loaded.epoch, loaded.position, True, False
             if self._order is None:
                 self._draws = loaded.draws

@@ -108,7 +108,7 @@ class StartedByNext:
                 raise StopIteration
             self._pass = self._start()
             self._start = None  # so that leaving a loop drops the pass even if the loader remains
-        batch = self._pass.take()
+        batch = self._pass.take()  # after next(), a signal handler could still drop a batch that counts as delivered
         self._pass.core.delivered = True
         return batch
 
@@ -142,6 +142,8 @@ class LoaderPass(FeedPass):
         self._plan, self._draws, self._coordinate = agreed_on
         self._has_counts, self._failed, self._finish = counts, failed, finish
         super().__init__(joined, begin, name, sender, is_ahead=loader.prefetch_to_device, empty="")
+        self._counts_rows = False
+        self._has_own_rows = loader.batch_size is None or loader._lists_batches  # otherwise the plan knows their number
 
     def take(self) -> Any:
         try:
@@ -162,6 +164,7 @@ class LoaderPass(FeedPass):
         valid, left_out, total = division.part(step, self._coordinate).draws, 0, division.step(step)[1]
         if self._has_counts:
             (valid, left_out, total), batch = taken_apart(batch)
+        if self._has_own_rows:
             self.rows = num_rows(batch)
         loader = self._loader()
         if loader is not None:

@@ -84,11 +84,11 @@ class LoaderView(Feed[Batch]):
         """Number of rows in the last batch that hold samples; the rows after them are padding. 0 before the first
         batch. With batch_size=None, the rows of the item."""
         valid = self.valid or 0
-        rows = self._counted_rows if self._gives_items and valid > 0 else None
+        rows = self._counted_rows if self._yields_items and valid > 0 else None
         return valid if rows is None else rows
 
     @property
-    def _gives_items(self) -> bool:
+    def _yields_items(self) -> bool:
         """Whether a batch is an item of the data set."""
         return self.batch_size is None and not self._lists_batches
 
@@ -96,7 +96,7 @@ class LoaderView(Feed[Batch]):
     def _rows_of_results(self) -> dict[int, int]:
         taken, valid, rows = self._taken, self.valid_rows, self._counted_rows
         results = {valid: valid}
-        if self._gives_items:
+        if self._yields_items:
             results[1] = self.valid or 0  # one for the item
         elif taken is not None and not self._lists_batches:
             rows = taken.plan.division.part(taken.step, taken.coordinate).rows

@@ -183,10 +183,9 @@ def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> 
 
 
 def _may_have(cls: Any, name: str, value: Any) -> bool:
-    """Returns whether an exception may have an attribute that another process names. An exception of Levada is sent on
-    with its attributes, so their types must be right."""
+    """Returns whether an exception may have an attribute that another process names. The fields of Levada's exceptions
+    are sent on, so their types must be right."""
     if name == "__notes__":
         return type(value) is list and all(type(note) is str for note in value)
-    if issubclass(cls, Error) and hasattr(cls, name) and type(value) is not type(getattr(cls, name)):
-        return False
-    return not is_special(cls, name)
+    own = [base for base in cls.__mro__ if base.__module__ == errors.__name__ and name in vars(base)]
+    return all(type(value) is type(vars(base)[name]) for base in own) and not is_special(cls, name)

@@ -457,8 +457,8 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("taken_step", &Pass::taken_step, "`step`, even while the last taken batch is not delivered.")
       .def_prop_rw("delivered", &Pass::is_delivered, &Pass::set_delivered,
-                   "Whether the last taken batch counts for `step`, `whole_steps` and `position`. The caller sets it "
-                   "once no signal handler can drop the batch any more; the next call also does.")
+                   "Whether the loop has the last taken batch. Until then, `step`, `whole_steps` and `position` leave "
+                   "it out. The next call sets it.")
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
       .def_prop_ro("samples", &Pass::samples,
