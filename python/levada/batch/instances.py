@@ -81,12 +81,15 @@ def is_special(cls: Any, name: str) -> bool:
 
 
 def reserved_keys(cls: Any, keys: Iterable[Key], values: Iterable[Any]) -> list[Key]:
-    """Returns the keys that are reserved names and whose values the class's own code may return as attributes. Lists and
-    tensors, such as those of `__key__` or `__index_level_0__`, describe no memory."""
+    """Returns the keys that are reserved names and whose values the class's own code may return as attributes. Columns
+    such as `__key__` or `__index_level_0__` are none, if they are lists or tensors."""
     if not hasattr(cls, "__getattr__"):
         return []
-    items = zip(keys, values, strict=True)
-    return [key for key, value in items if is_reserved(key) and type(value) is not list and not hasattr(type(value), "shape")]
+    reserved = [(key, value) for key, value in zip(keys, values, strict=True) if is_reserved(key)]
+    return [key for key, value in reserved if key in _PROTOCOLS or not (type(value) is list or hasattr(type(value), "shape"))]
+
+
+_PROTOCOLS = {"__array__", "__array_interface__", "__array_struct__", "__cuda_array_interface__", "__dlpack__", "_as_parameter_"}
 
 
 def is_computed(cls: Any, name: str) -> bool:

@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import re
+import struct
 import sys
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -84,7 +85,7 @@ def _array(parts: Any) -> Any:
 
 
 def _text(content: Any) -> Any:
-    return importlib.import_module("numpy").str_(typed(content, bytes).decode("utf-32-le", "surrogatepass"))
+    return importlib.import_module("numpy").str_("".join(map(chr, memoryview(typed(content, bytes)).cast("I"))))
 
 
 def _bytes(content: Any) -> Any:
@@ -181,8 +182,8 @@ LEAVES = {
         str, lambda path: pathlib.PureWindowsPath(typed(path, str))
     ),
     "numpy:ndarray": Leaf(_array_parts, _array),
-    # An array would lose the zeros at the end of a text.
-    "numpy:str_": Leaf(lambda text: text.encode("utf-32-le", "surrogatepass"), _text),
+    # An array would lose the zeros at the end of a text, and UTF-8 has no unpaired surrogates.
+    "numpy:str_": Leaf(lambda text: struct.pack(f"{len(text)}I", *map(ord, text)), _text),
     "numpy:bytes_": Leaf(bytes, _bytes),
     **{f"numpy:{name}": Leaf(_array_parts, _scalar) for name in ("datetime64", "timedelta64")},
     "PIL.Image:Image": Leaf(_image_parts, _image),
