@@ -679,7 +679,7 @@ class Pass:
     @property
     def delivered(self) -> bool:
         """
-        Whether the last taken batch counts for `step`, `whole_steps` and `position`. The caller sets it once no signal handler can drop the batch any more; the next call also does.
+        Whether the loop has the last taken batch. Until then, `step`, `whole_steps` and `position` leave it out. The next call sets it.
         """
 
     @delivered.setter
