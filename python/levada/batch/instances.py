@@ -82,7 +82,7 @@ def is_special(cls: Any, name: str) -> bool:
 
 def reserved_keys(cls: Any, keys: Iterable[Key], values: Iterable[Any]) -> list[Key]:
     """Returns the keys that are reserved names and whose values the class's own code may return as attributes. Columns
-    such as `__key__` or `__index_level_0__` are none, if they are lists or tensors."""
+    such as `__key__` or `__index_level_0__` are left out if they are lists or tensors."""
     if not hasattr(cls, "__getattr__"):
         return []
     reserved = [(key, value) for key, value in zip(keys, values, strict=True) if is_reserved(key)]
