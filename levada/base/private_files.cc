@@ -113,4 +113,19 @@ bool FolderTrust::covers(const std::string& path) const {
   return ::lstat(path.c_str(), &status) == 0 && covers(status);
 }
 
+std::optional<std::string> read_trusted(const std::string& path, const FolderTrust& trust, std::size_t max_bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd || !trust.covers(fd.get())) return {};
+  std::string content;
+  std::string piece(std::min(max_bytes + 1, std::size_t{64} << 10), '\0');
+  while (content.size() <= max_bytes) {
+    const auto got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return {};
+    if (got == 0) return content;
+    content.append(piece, 0, static_cast<std::size_t>(got));
+  }
+  return {};
+}
+
 }  // namespace levada

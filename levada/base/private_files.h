@@ -56,4 +56,9 @@ class FolderTrust {
   bool is_read_only_ = false;
 };
 
+/// Returns the content of a file; nothing if it cannot be read, `trust` does not cover it, or it has more than
+/// `max_bytes`.
+std::optional<std::string> read_trusted(const std::string& path, const FolderTrust& trust,
+                                        std::size_t max_bytes = std::size_t{1} << 30);
+
 }  // namespace levada

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -12,6 +14,7 @@
 #include "levada/base/error.h"
 #include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus_testing.h"
+#include "levada/sources/megatron_testing.h"
 #include "levada/tokens/compression_testing.h"
 #include "levada/tokens/tokenizer_testing.h"
 
@@ -252,6 +255,31 @@ TEST(Corpus, LaterRunsDoNotReadTextAgain) {
   EXPECT_EQ(prepared(""), first - content.size());
   EXPECT_EQ(prepared("256"), first - content.size()) << "the same token";
   EXPECT_EQ(prepared("0"), first);
+}
+
+TEST(Corpus, LaterRunsDoNotReadALargeIndexAgain) {
+  const ScratchDir dir;
+  constexpr std::int64_t documents = 250'000;
+  std::vector<std::int64_t> begins(documents + 1);
+  std::iota(begins.begin(), begins.end(), 0);
+  const auto idx = raw_index(1, 1, std::vector<std::int32_t>(documents, 2), begins).bytes();
+  dir.write("a.bin", std::string(2 * documents, 'a'));
+  std::filesystem::last_write_time(dir.write("a.idx", idx),
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  const auto open = [&](const std::vector<double>& split, Packing packing = Packing::cut) {
+    return Corpus::open({dir.file("a")},
+                        {.sequence = 8, .packing = packing, .split = split, .cache_dir = dir.file("cache")});
+  };
+  const auto first = open({});
+  EXPECT_EQ(first.stats().prepare_bytes, idx.size());
+  for (const auto& split : {std::vector<double>{}, std::vector<double>{0.9, 0.1}}) {
+    const auto again = open(split);
+    EXPECT_EQ(again.stats().prepare_bytes, 0U);
+    EXPECT_EQ(again.size(),
+              split.empty() ? first.size() : std::optional<std::int64_t>((documents * 9 / 10 * 2 - 1) / 8));
+  }
+  EXPECT_EQ(open({}).digest(), first.digest());
+  EXPECT_EQ(open({}, Packing::best_fit).stats().prepare_bytes, idx.size());
 }
 
 TEST(Corpus, UsesTheGivenTokenizerAndEndOfDocument) {

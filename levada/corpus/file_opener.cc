@@ -39,6 +39,7 @@ CorpusMix sources_of(std::vector<std::string> paths, const CorpusOptions& option
 FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaims> memory)
     : options_(options),
       memory_(std::move(memory)),
+      known_indexes_(std::make_shared<const KnownIndexes>(token_cache_folder(options.cache_dir))),
       token_storage_(options.io, options.open, options.remote, blocks_of(options)),
       text_storage_(options.io, options.open, options.remote),
       cache_storage_(options.io, [this](const std::string& path) { return cache_->open(path); }) {}
@@ -140,6 +141,7 @@ TokenFileOptions FileOpener::options_for(const Storage& storage) const {
                 const std::lock_guard lock(mutex_);
                 if (options_.progress) options_.progress(progress);
               },
+          .known_indexes = known_indexes_,
           .memory = memory_,
           .open = [&storage](const std::string& path) { return storage.open(path); }};
 }

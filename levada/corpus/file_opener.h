@@ -50,6 +50,7 @@ class FileOpener {
 
   const CorpusOptions& options_;
   std::shared_ptr<MemoryClaims> memory_;
+  std::shared_ptr<const KnownIndexes> known_indexes_;
   Storage token_storage_, text_storage_, cache_storage_;
   std::shared_ptr<TokenCache> cache_;
   std::int64_t end_of_document_ = 0;

@@ -27,6 +27,9 @@ class Slab : public std::enable_shared_from_this<Slab> {
   /// Returns the first byte of the memory, which identifies the slab of a tensor.
   const std::byte* data() const { return block_->memory().data(); }
 
+  /// Returns whether `group` reduces the inputs.
+  bool belongs_to(const Engine& group) const { return group_ == &group; }
+
   bool has_room(std::size_t bytes) const;
   /// Reserves memory for an input. Requires has_room().
   std::byte* reserve(std::size_t bytes);

@@ -98,10 +98,12 @@ TEST(TensorSlabs, ReleaseTheSlabOfAGroupOnLeave) {
     });
   };
   static_cast<void>(next(*group)->make_tensor(dtypes::float32, {100}));
-  static_cast<void>(next(*other)->make_tensor(dtypes::float32, {100}));
+  const auto others = next(*other);
+  const Tensor tensor = others->make_tensor(dtypes::float32, {100});
   slabs.leave(*group);
   EXPECT_EQ(group->memory_in_use(), 0U);
   EXPECT_GT(other->memory_in_use(), 0U);
+  EXPECT_EQ(slabs.find(*other, tensor.view()), others);  // entering it still copies nothing
   EXPECT_EQ(made, 2);
   next(*group);  // or another group, at its address
   EXPECT_EQ(made, 3);

@@ -39,7 +39,11 @@ std::shared_ptr<Slab> TensorSlabs::find(const Engine& group, const TensorView& t
 
 void TensorSlabs::leave(const Engine& group) {
   std::erase_if(open_slabs_, [&](const OpenSlab& each) { return each.group == &group; });
-  slabs_.clear();  // existing tensors are copied instead
+  // Existing tensors of the group are copied instead.
+  std::erase_if(slabs_, [&](const auto& each) {
+    const auto slab = each.second.lock();
+    return !slab || slab->belongs_to(group);
+  });
 }
 
 }  // namespace levada

@@ -23,8 +23,8 @@ using megatron::dtype_codes, megatron::header_bytes;
 /// Reads an .idx, and names it in every exception.
 class IndexReader {
  public:
-  IndexReader(const File& file, const std::function<void(std::uint64_t)>& on_progress)
-      : file_(file), on_progress_(on_progress), size_(file.identity().size) {}
+  IndexReader(const File& file, std::function<void(std::uint64_t)> on_progress)
+      : file_(file), on_progress_(std::move(on_progress)), size_(file.identity().size) {}
 
   const std::string& path() const { return file_.path(); }
   std::uint64_t size() const { return size_; }
@@ -44,7 +44,7 @@ class IndexReader {
 
  private:
   const File& file_;
-  const std::function<void(std::uint64_t)>& on_progress_;
+  const std::function<void(std::uint64_t)> on_progress_;
   std::uint64_t size_, done_ = 0;
 };
 
@@ -106,6 +106,13 @@ std::optional<std::uint64_t> bytes_claimed(const Header& header) {
   return arrays ? checked_add(*arrays, header_bytes) : std::nullopt;
 }
 
+Header header_of(const MegatronIndex& index) {
+  return {.dtype = index.dtype,
+          .sequences = static_cast<std::uint64_t>(index.sequences),
+          .document_indices = static_cast<std::uint64_t>(index.documents) + 1,
+          .has_modes = index.has_modes};
+}
+
 /// Checks the size of the file against its header, and determines from the size whether there are modes.
 void check_size(const IndexReader& in, Header& header) {
   const auto claimed = bytes_claimed(header);
@@ -138,10 +145,9 @@ Header read_header(IndexReader& in) {
     in.fail(fmt::format("it has version {}; version {} can be read", version, megatron::version));
   }
   const auto code = fields.get<std::uint8_t>();
-  if (code < 1 || code > dtype_codes.size()) {
-    in.fail(fmt::format("its dtype has the number {}; there are 1 to {}", code, dtype_codes.size()));
-  }
-  Header header{.dtype = dtype_codes[code - 1U]};
+  const auto dtype = megatron_dtype(code);
+  if (!dtype) in.fail(fmt::format("its dtype has the number {}; there are 1 to {}", code, dtype_codes.size()));
+  Header header{.dtype = *dtype};
   header.sequences = fields.get<std::uint64_t>();
   header.document_indices = fields.get<std::uint64_t>();
   check_size(in, header);
@@ -189,6 +195,7 @@ class IndexPass {
   }
 
   TokenRuns take_runs() { return std::move(runs_); }
+  bool in_order() const { return in_order_; }
   std::string digest() const {
     Digest all;
     all.update(fmt::format("{} {} {};{};{};{};{}", header_.dtype.name(), header_.sequences, header_.document_indices,
@@ -279,6 +286,11 @@ std::optional<std::uint8_t> megatron_code(DType dtype) {
   return static_cast<std::uint8_t>(found - dtype_codes.begin() + 1);
 }
 
+std::optional<DType> megatron_dtype(std::uint8_t code) {
+  if (code < 1 || code > dtype_codes.size()) return std::nullopt;
+  return dtype_codes[code - 1U];
+}
+
 MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexCallbacks& callbacks) {
   const auto identity = idx.identity();
   IndexReader in(idx, callbacks.on_progress);
@@ -290,8 +302,33 @@ MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexC
           .sequences = static_cast<std::int64_t>(header.sequences),
           .documents = static_cast<std::int64_t>(header.document_indices) - 1,
           .has_modes = header.has_modes,
+          .in_order = pass.in_order(),
           .runs = pass.take_runs(),
           .digest = pass.digest()};
+}
+
+std::optional<std::uint64_t> index_bytes_of(const MegatronIndex& index) {
+  if (index.sequences < 0 || index.documents < 0) return std::nullopt;
+  const auto header = header_of(index);
+  const auto arrays = bytes_claimed(header);
+  return arrays ? checked_add(*arrays, header.has_modes ? header.sequences : 0) : std::nullopt;
+}
+
+std::int64_t tokens_before(const File& idx, const MegatronIndex& index, std::int64_t document) {
+  const auto header = header_of(index);
+  IndexReader in(idx, {});
+  const auto number_at = [&](std::uint64_t offset, std::int64_t number) {
+    std::int64_t value = 0;
+    in.read(offset + static_cast<std::uint64_t>(number) * sizeof(value),
+            {reinterpret_cast<char*>(&value), sizeof(value)});
+    return value;
+  };
+  const auto sequence = number_at(header.documents_offset(), document);
+  if (sequence == index.sequences) return index.tokens();
+  const auto place = sequence < 0 || sequence > index.sequences ? -1 : number_at(header.places_offset(), sequence);
+  const auto tokens = place / static_cast<std::int64_t>(index.dtype.bytes(1));
+  if (place < 0 || tokens > index.tokens()) in.fail("it has changed since it was read");
+  return tokens;
 }
 
 }  // namespace levada

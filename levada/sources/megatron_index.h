@@ -27,12 +27,15 @@ bool is_token_file(const std::string& path, const std::function<std::unique_ptr<
 
 /// Returns the .idx code of a dtype, or nothing if the format has none.
 std::optional<std::uint8_t> megatron_code(DType dtype);
+/// Returns the dtype of a code, or nothing if there is none.
+std::optional<DType> megatron_dtype(std::uint8_t code);
 
 /// An .idx without its arrays: the header and the results of one pass over the file.
 struct MegatronIndex {
   DType dtype;
   std::int64_t sequences = 0, documents = 0;
   bool has_modes = false;  ///< whether each sequence has a byte for its kind of content, in multimodal data
+  bool in_order = false;   ///< whether the sequences follow each other in the .bin and fill it
   TokenRuns runs{1};       ///< positions in the .bin of the tokens of all sequences, in sequence order
   std::string digest;      ///< digest of the .idx
 
@@ -50,5 +53,11 @@ struct IndexCallbacks {
 /// Reads an .idx and validates it against its .bin: every sequence must be inside the .bin. Throws SourceError that
 /// names the file and the fault; passes on exceptions of the callbacks.
 MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexCallbacks& callbacks = {});
+
+/// Returns the size of the .idx; nothing if a count is negative or too large.
+std::optional<std::uint64_t> index_bytes_of(const MegatronIndex& index);
+/// Returns the number of tokens before a document, or in all documents if `document` is their number. Reads only two
+/// numbers, so the index must be in_order. Throws SourceError.
+std::int64_t tokens_before(const File& idx, const MegatronIndex& index, std::int64_t document);
 
 }  // namespace levada

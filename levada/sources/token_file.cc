@@ -37,12 +37,37 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
 
 // The .idx is opened first: a writer that replaces a pair removes its .idx first.
 TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, const std::unique_ptr<const File>& idx)
-    : index_bytes_(idx->identity().size),
-      bin_(options.open(MegatronPaths::of(path).bin)),
+    : bin_(options.open(MegatronPaths::of(path).bin)),
       watch_(*bin_),
       masks_loss_(options.masks_loss),
       vocabulary_(options.vocabulary) {
-  const bool keeps_begins = options.by_document || options.documents.begin > 0 || options.documents.end < 1;
+  const bool keeps_part = options.documents.begin > 0 || options.documents.end < 1;
+  auto known = options.known_indexes && !options.by_document ? options.known_indexes->find(*idx, *bin_) : std::nullopt;
+  if (known) {
+    index_ = std::move(*known);
+  } else {
+    read_index(*idx, options, options.by_document || keeps_part);
+    if (options.known_indexes) options.known_indexes->add(*idx, *bin_, index_);
+  }
+  if (!is_integer(index_.dtype)) {
+    throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),
+                                  index_.dtype.name()));
+  }
+  if (masks_loss_ && index_.dtype != dtypes::int32) {
+    throw SourceError(
+        fmt::format("{} holds {} numbers instead of int32 with a loss mask", bin_->path(), index_.dtype.name()));
+  }
+  token_bytes_ = index_.dtype.bytes(1);
+  contents_ = {.tokens = index_.tokens(),
+               .documents = index_.documents,
+               .stored_documents = index_.documents,
+               .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
+  if (options.by_document || keeps_part) keep_documents(options, *idx);
+  check();
+}
+
+void TokenFile::read_index(const File& idx, const TokenFileOptions& options, bool keeps_begins) {
+  index_bytes_ = idx.identity().size;
   MemoryClaims::Claim begins(*options.memory), runs(*options.memory);
   IndexCallbacks callbacks;
   if (keeps_begins) {
@@ -61,41 +86,33 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
   std::uint64_t growing = 0;
   callbacks.on_more_runs = [&](std::uint64_t bytes) {
     runs.settle(std::exchange(growing, bytes));
-    runs.add(bytes, fmt::format("the next part of the table of sequences of {}, which are not in storage order,",
-                                idx->path()));
+    runs.add(bytes,
+             fmt::format("the next part of the table of sequences of {}, which are not in storage order,", idx.path()));
   };
   callbacks.on_progress = [&](std::uint64_t done) {
-    if (options.progress) options.progress({idx->path(), done, index_bytes_});
+    if (options.progress) options.progress({idx.path(), done, index_bytes_});
   };
-  index_ = read_megatron_index(*idx, *bin_, callbacks);
-  if (!is_integer(index_.dtype)) {
-    throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),
-                                  index_.dtype.name()));
-  }
-  if (masks_loss_ && index_.dtype != dtypes::int32) {
-    throw SourceError(
-        fmt::format("{} holds {} numbers instead of int32 with a loss mask", bin_->path(), index_.dtype.name()));
-  }
-  token_bytes_ = index_.dtype.bytes(1);
-  contents_ = {.tokens = index_.tokens(),
-               .documents = index_.documents,
-               .stored_documents = index_.documents,
-               .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
-  if (keeps_begins) keep_documents(options);
-  check();
+  index_ = read_megatron_index(idx, *bin_, callbacks);
 }
 
-/// Drops all documents except those in options.documents. The starts of all documents must be known.
-void TokenFile::keep_documents(const TokenFileOptions& options) {
+/// Drops all documents except those in options.documents.
+void TokenFile::keep_documents(const TokenFileOptions& options, const File& idx) {
   const auto begin = share_of_documents(options.documents.begin, index_.documents, contents_.digest);
   const auto end = share_of_documents(options.documents.end, index_.documents, contents_.digest);
+  const auto begin_of = [&](std::int64_t document) {
+    return document_begins_.empty() ? tokens_before(idx, index_, document)
+                                    : document_begins_[static_cast<std::size_t>(document)];
+  };
+  first_token_ = begin_of(begin);
+  contents_.documents = end - begin;
+  contents_.tokens = begin_of(end) - first_token_;
+  if (!options.by_document) {
+    document_begins_ = {};
+    return;
+  }
   document_begins_.erase(document_begins_.begin() + end + 1, document_begins_.end());
   document_begins_.erase(document_begins_.begin(), document_begins_.begin() + begin);
-  first_token_ = document_begins_.front();
   for (auto& token : document_begins_) token -= first_token_;
-  contents_.documents = end - begin;
-  contents_.tokens = document_begins_.back();
-  if (!options.by_document) document_begins_ = {};
 }
 
 void TokenFile::will_read(std::int64_t begin, std::int64_t end) const {

@@ -9,6 +9,7 @@
 
 #include "levada/sources/content_watch.h"
 #include "levada/sources/file.h"
+#include "levada/sources/known_indexes.h"
 #include "levada/sources/megatron_index.h"
 #include "levada/sources/memory_claims.h"
 #include "levada/sources/source.h"
@@ -40,6 +41,8 @@ struct TokenFileOptions {
   std::int64_t vocabulary = 0;   ///< every token must be below it; 0: unknown
   DocumentShare documents = {};  ///< the documents to read; documents and tokens are numbered from the first of them
   std::function<void(const PrepareProgress&)> progress = {};
+  /// Spares reading an .idx that is known; not used with by_document. May be null.
+  std::shared_ptr<const KnownIndexes> known_indexes = nullptr;
   /// Shared by files that are opened concurrently.
   std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
   /// Opens files. Replaced by tests, and by wrappers that throttle or retry.
@@ -72,6 +75,7 @@ class TokenFile {
   /// Returns the path of the .bin.
   const std::string& path() const { return bin_->path(); }
   const FileContents& contents() const { return contents_; }
+  /// Returns the number of bytes of the .idx that were read.
   std::uint64_t index_bytes() const { return index_bytes_; }
 
   /// Writes tokens [begin, end) to `to`. The last one counts as a label only; the bytes of the others count as
@@ -98,7 +102,9 @@ class TokenFile {
 
  private:
   TokenFile(const std::string& path, const TokenFileOptions& options, const std::unique_ptr<const File>& idx);
-  void keep_documents(const TokenFileOptions& options);
+  /// Reads the .idx, and fills document_begins_ if `keeps_begins`.
+  void read_index(const File& idx, const TokenFileOptions& options, bool keeps_begins);
+  void keep_documents(const TokenFileOptions& options, const File& idx);
   void read_run(std::uint64_t byte, std::int64_t position, std::int64_t count, TokenWriter& to, ReadState& state) const;
   bool write(std::string_view stored, TokenWriter& to) const;
   void expect_in_vocabulary(std::string_view stored, std::int64_t position) const;

@@ -1,21 +1,15 @@
 #include "levada/tokens/cache_entry.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <filesystem>
-#include <functional>
-#include <limits>
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/base/private_files.h"
-#include "levada/base/unique_fd.h"
 #include "levada/base/urls.h"
 
 namespace levada {
@@ -35,24 +29,6 @@ bool is_entry_name(std::string_view name) {
          key.find_first_not_of("0123456789abcdef") == key.npos;
 }
 
-UniqueFd open_regular(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-}
-
-/// Returns the content of an open file, or nothing if it cannot be read, or has more than `max_bytes`.
-std::optional<std::string> read_all(const UniqueFd& fd, std::size_t max_bytes) {
-  std::string content;
-  std::string piece(std::size_t{64} << 10, '\0');
-  while (content.size() <= max_bytes) {
-    const auto got = ::read(fd.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return {};
-    if (got == 0) return content;
-    content.append(piece, 0, static_cast<std::size_t>(got));
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string entry_name(const std::string& key) {
@@ -66,12 +42,6 @@ std::string_view entry_of_file(std::string_view file) {
     return is_entry_name(name) ? name : std::string_view();
   }
   return {};
-}
-
-std::optional<std::string> read_trusted(const std::string& path, const FolderTrust& trust) {
-  const auto fd = open_regular(path);
-  if (!fd || !trust.covers(fd.get())) return {};
-  return read_all(fd, std::numeric_limits<std::size_t>::max());
 }
 
 std::string CacheEntryMeta::text() const {
@@ -92,9 +62,7 @@ std::string CacheEntryMeta::text() const {
 }
 
 std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, const FolderTrust& trust) try {
-  const auto fd = open_regular(path);
-  if (!fd || !trust.covers(fd.get())) return std::nullopt;
-  const auto content = read_all(fd, max_meta_bytes);
+  const auto content = read_trusted(path, trust, max_meta_bytes);
   if (!content) return std::nullopt;
   const auto json = parse_json(*content, 2, "");
   if (json.at("version") != version) return std::nullopt;

@@ -48,8 +48,6 @@ struct CacheEntryMeta {
   bool is_of(std::int64_t modified_ns) const;
 };
 
-/// Returns the content of a file, or nothing if `trust` does not cover it.
-std::optional<std::string> read_trusted(const std::string& path, const FolderTrust& trust);
 /// Returns whether `trust` covers the .bin and the .idx, and their sizes add up to `bytes`.
 bool has_all_bytes(const std::string& prefix, std::uint64_t bytes, const FolderTrust& trust);
 

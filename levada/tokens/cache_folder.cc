@@ -22,6 +22,7 @@
 #include "levada/base/hash.h"
 #include "levada/base/text.h"
 #include "levada/sources/file.h"
+#include "levada/sources/known_indexes.h"
 #include "levada/tokens/cache_uses.h"
 
 namespace levada {
@@ -225,6 +226,7 @@ std::vector<TokenCacheEntry> CacheFolder::prune(std::uint64_t max_bytes) {
     removed.push_back(*entry);
   }
   remove_unreadable();
+  KnownIndexes::remove_unused(dir_, trust_);
   return removed;
 }
 

@@ -45,3 +45,9 @@ def refusal(function, kind=levada.InvalidArgument):
 def everything(loader):
     for batch in loader: pass
 '''
+
+
+def script(classes: str, main: str) -> str:
+    """Returns a program that defines `classes` and runs the lines of `main`, which its workers do not run."""
+    lines = "\n".join(f"    {line}" for line in main.strip().splitlines())
+    return f'{DATA}{classes}\nif __name__ == "__main__":\n{lines}\n'

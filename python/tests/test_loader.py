@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
-from loading import DATA
+from loading import script
 from ranks import run, succeed
-
-MAIN = '\nif __name__ == "__main__":\n'
-
-
-def script(classes: str, main: str) -> str:
-    lines = "\n".join(f"    {line}" for line in main.strip().splitlines())
-    return DATA + classes + MAIN + lines + "\n"
-
 
 BAD = '''
 class Bad:

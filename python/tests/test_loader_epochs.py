@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
-from loading import DATA
+from loading import script
 from ranks import succeed
-
-MAIN = '\nif __name__ == "__main__":\n'
-
-
-def script(classes: str, main: str) -> str:
-    return DATA + classes + MAIN + "\n".join(f"    {line}" for line in main.strip().splitlines()) + "\n"
-
 
 EPOCHS = '''
 class Epochs:

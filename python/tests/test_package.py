@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -153,6 +154,17 @@ def test_everything_public_has_a_docstring() -> None:
         options = getattr(thing, "__annotations__", {})  # documented by the class
         for member in (each for each in members if not each.startswith("_") and each not in options):
             assert getattr(members[member], "__doc__", None), f"{name}.{member}"
+
+
+def test_calls_in_which_a_group_agrees_are_known_to_the_check_of_their_order() -> None:
+    root = pathlib.Path(__file__).parents[2]
+    listed = re.search(r"agreements = \{(.*?)\};", (root / "levada/engine/collective_order.cc").read_text(), re.DOTALL)
+    assert listed is not None
+    sources = [each.read_text() for each in (root / "python/levada").rglob("*.py")]
+    calls = {name for text in sources for name in re.findall(r'\bagree\([^\n]*, "([^"\n]+)"\)', text)}
+    # A reduction continues while its caller makes other calls. The command feed makes no other calls.
+    others = {"reduce-scatter", "gathering the report", "opening the data"}
+    assert calls == {*re.findall(r'"([^"]+)"', listed[1]), *others}
 
 
 def test_the_example_runs() -> None:

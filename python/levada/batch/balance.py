@@ -159,10 +159,8 @@ class _Taken(NamedTuple):
 
 def _kept(sample: Any) -> _Taken:
     """Returns a sample that the iterator may change with its digest, or a copy of a sample that has none."""
-    try:
-        return _Taken(sample, digest_of(sample))
-    except TypeError:
-        pass
+    if (digest := _digest(sample)) is not None:
+        return _Taken(sample, digest)
     try:
         return _Taken(copy.deepcopy(sample), None)
     except Exception as error:
@@ -173,7 +171,7 @@ def _kept(sample: Any) -> _Taken:
 
 
 def _digest(sample: Any) -> int | None:
-    """Returns None if the sample has been given a part without a digest since it was read."""
+    """Returns the digest of a sample; None if a part of it has none."""
     try:
         return digest_of(sample)
     except TypeError:
