@@ -31,9 +31,14 @@ struct FoundFiles {
 /// file://.
 ///
 /// Throws SourceError, naming a pattern without matches, a folder without data files, a folder with .txt in addition to
-/// other data, since the .txt may be a license or notes, and a file that would be read twice.
+/// other data, since the .txt may be a license or notes, a folder with a file in two forms (a.jsonl and a.jsonl.gz), a
+/// name of both a folder and a .bin with .idx, and a file that would be read twice.
 FoundFiles expand_paths(const std::vector<std::string>& paths, std::span<const TextFormat> formats = {},
                         const std::string& token_cache = {},
                         const std::function<std::vector<std::string>(const std::string&)>& list = {});
+
+/// Returns the path for expand_paths() of a path or pattern relative to `folder`, in whose own name *, ? and [ have no
+/// meaning.
+std::string path_in_folder(const std::string& folder, const std::string& path);
 
 }  // namespace levada

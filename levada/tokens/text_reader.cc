@@ -174,14 +174,18 @@ std::string_view name_in(std::string_view path, std::span<const TextFormat> form
 int leading_json_lines(const std::string& path) {
   if (is_url(path)) return 0;
   std::ifstream file(path, std::ios::binary);
+  // Skips blank lines, and byte order marks, as the reader of JSON Lines does.
   const auto line = [&]() -> std::optional<std::string> {
     constexpr std::size_t max_bytes = max_line_bytes;
-    std::string read;
-    for (char c = 0; read.size() < max_bytes && file.get(c) && c != '\n';) read += c;
-    constexpr std::string_view blank = " \t\r";
-    const auto begin = read.find_first_not_of(blank);
-    if (begin == read.npos) return std::nullopt;
-    return read.substr(begin, read.find_last_not_of(blank) + 1 - begin);
+    constexpr std::string_view blank = " \t\r", byte_order_mark = "\xef\xbb\xbf";
+    while (file) {
+      std::string read;
+      for (char c = 0; read.size() < max_bytes && file.get(c) && c != '\n';) read += c;
+      if (read.starts_with(byte_order_mark)) read.erase(0, byte_order_mark.size());
+      const auto begin = read.find_first_not_of(blank);
+      if (begin != read.npos) return read.substr(begin, read.find_last_not_of(blank) + 1 - begin);
+    }
+    return std::nullopt;
   };
   const auto is_object = [](const std::optional<std::string>& text) { return text && text->starts_with('{'); };
   const auto first = line();
