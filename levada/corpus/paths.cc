@@ -232,7 +232,8 @@ FoundFiles files_below(const std::string& folder, std::span<const TextFormat> fo
   FolderTree().visit(folder, [&](const fs::path&, const FileNumber& number, const FolderTree::Entries& entries) {
     for (const auto& entry : entries) {
       const auto& path = entry.path();
-      if (has_cache && cache == number && !entry_of_file(path.filename().string()).empty()) continue;
+      const bool is_entry = has_cache && cache == number && !entry_of_file(path.filename().string()).empty();
+      if (is_entry || is_file_of_entry(path.string())) continue;
       if (is_data(path.string(), formats)) found.files.push_back(path.string());
       else if (path.extension() != ".idx") ++found.left_out[path.extension().string()];
     }

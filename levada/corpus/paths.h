@@ -24,11 +24,11 @@ struct FoundFiles {
 ///   matches, sorted bytewise;
 /// - a folder, named or matched by a pattern, stands for all files below it that are texts (is_text()), .bin, or .json
 ///   with JSON Lines, sorted bytewise.
-/// Skips names in a folder that begin with a dot (.git) or an underscore (_temporary, _SUCCESS), and the entries of the
-/// token cache in the folder `token_cache`. Follows symbolic links to folders, but reads each folder once. Leaves out a
-/// .idx, or a prefix of both, next to its .bin, because it names the same tokens. Treats URLs the same way, with `list`
-/// (RemoteFiles::list()) to find files, but does not look up a URL whose name is that of a data file, and removes
-/// file://.
+/// Skips names in a folder that begin with a dot (.git) or an underscore (_temporary, _SUCCESS), and the entries of
+/// token caches, which in the folder `token_cache` are known by their names. Follows symbolic links to folders, but
+/// reads each folder once. Leaves out a .idx, or a prefix of both, next to its .bin, because it names the same tokens.
+/// Treats URLs the same way, with `list` (RemoteFiles::list()) to find files, but does not look up a URL whose name is
+/// that of a data file, and removes file://.
 ///
 /// Throws SourceError, naming a pattern without matches, a folder without data files, a folder with .txt in addition to
 /// other data, since the .txt may be a license or notes, a folder with a file in two forms (a.jsonl and a.jsonl.gz), a

@@ -132,6 +132,22 @@ TEST(Paths, SkipsOnlyTokenCacheEntriesByAnyNameOfTheFolder) {
   EXPECT_THAT(expand_paths({entry}, {}, dir.file("a/b")).files, ElementsAre(entry));
 }
 
+TEST(Paths, SkipsEntriesOfOtherTokenCaches) {
+  const SomeFiles dir;
+  for (const auto* extension : {".bin", ".idx", ".verified"}) {
+    dir.write(fmt::format("a/b/text-0123456789abcdef{}", extension), "x");
+  }
+  const auto files = [&](const std::string& meta) {
+    dir.write("a/b/text-0123456789abcdef.json", meta);
+    return expand_paths({dir.file("a")}).files.size();
+  };
+  EXPECT_EQ(files(R"({"version": 1, "checksum": "", "key": "0123456789abcdef0000"})"), 2);
+  EXPECT_THAT(expand_paths({dir.file("a")}).left_out, ElementsAre(Pair(".md", 1)));
+  for (const auto* other : {R"({"checksum": "", "key": "1123456789abcdef"})", R"({"key": 1})", "{", ""}) {
+    EXPECT_EQ(files(other), 3) << other;
+  }
+}
+
 TEST(Paths, ReadsAFolderOnceDespiteLinksToIt) {
   const SomeFiles dir;
   std::filesystem::create_directory_symlink("b", dir.file("a/a link that comes first"));

@@ -68,6 +68,23 @@ std::string_view entry_of_file(std::string_view file) {
   return {};
 }
 
+bool is_file_of_entry(const std::string& path) try {
+  const std::filesystem::path file(path);
+  const auto name = file.filename().string();
+  const std::string entry(entry_of_file(name));
+  if (entry.empty()) return false;
+  const auto fd = open_regular(meta_path((file.parent_path() / entry).string()));
+  const auto content = fd ? read_all(fd, max_meta_bytes) : std::nullopt;
+  if (!content) return false;
+  const auto json = parse_json(*content, 2, "");
+  const auto key = json.at("key").get<std::string>();
+  return json.contains("checksum") && entry.ends_with("-" + key.substr(0, key_chars));
+} catch (const InvalidArgument&) {
+  return false;
+} catch (const nlohmann::json::exception&) {
+  return false;
+}
+
 std::optional<std::string> read_trusted(const std::string& path, const FolderTrust& trust) {
   const auto fd = open_regular(path);
   if (!fd || !trust.covers(fd.get())) return {};

@@ -26,6 +26,8 @@ inline std::string mark_path(const std::string& prefix) {
 std::string entry_name(const std::string& key);
 /// Returns the name of the entry that a file name belongs to; empty if it cannot be that of an entry.
 std::string_view entry_of_file(std::string_view file);
+/// Returns whether a file belongs to an entry of any token cache: the .json next to it describes an entry of its name.
+bool is_file_of_entry(const std::string& path);
 
 /// The content of an entry's .json.
 struct CacheEntryMeta {
