@@ -103,6 +103,38 @@ def test_files_listed_by_a_host_are_read_from_that_host(hosts: list[str]) -> Non
         levada.Corpus("account://server/data/*.txt", tokenizer="bytes").open()
 
 
+class Tagged(MemoryFileSystem):  # type: ignore[misc]
+    """Like a web server, whose tags need not differ between files."""
+
+    protocol = "tagged"
+    store: dict[str, Any] = {}
+    pseudo_dirs: list[str] = [""]
+    tag = ""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("tagged://").strip("/")
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return {**super().info(path, **options), "ETag": self.tag}
+
+
+@pytest.mark.parametrize(("tag", "is_digest"), [('"6553f100-7"', False), ('W/"7-18bcfe56800"', False), (f'"{"0f" * 16}-3"', True)])
+def test_only_a_tag_that_is_a_digest_identifies_a_text_under_another_url(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tag: str, is_digest: bool
+) -> None:
+    fsspec.register_implementation("tagged", Tagged, clobber=True)
+    monkeypatch.setattr(Tagged, "tag", tag)
+    texts = {"tagged://s/a.txt": "a first", "tagged://s/b.txt": "another"}
+    for url, text in texts.items():
+        Tagged().pipe_file(url, text.encode())
+    for paths in (list(texts), ["tagged://s/b.txt"]):  # together, and from the cache
+        corpus = levada.Corpus(paths, seq_length=7, packing="documents", tokenizer="bytes", cache_dir=tmp_path)
+        read = [bytes(batch["tokens"][0].tolist()).decode() for batch in levada.Feed(corpus, batch_size=1)]
+        assert read == ([texts["tagged://s/a.txt"]] * len(paths) if is_digest else [texts[path] for path in paths])
+    Tagged.store.clear()
+
+
 def test_a_pair_of_files_is_read_once_however_its_files_are_named(memory: Any, tmp_path: pathlib.Path) -> None:
     url = tokens_in_memory(memory, tmp_path)
     index = url.replace(".bin", ".idx")
