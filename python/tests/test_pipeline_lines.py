@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -41,6 +42,15 @@ def test_every_line_is_yielded_once_however_files_are_divided(paths: list[pathli
 def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(tmp_path: pathlib.Path, range_bytes: int) -> None:
     (tmp_path / "a.jsonl").write_text("one\n\ufefftwo\n", encoding="utf-8-sig")
     assert list(Pipeline.from_lines(tmp_path / "a.jsonl", range_bytes=range_bytes)) == ["one", "\ufefftwo"]
+
+
+@pytest.mark.parametrize("range_bytes", [2, 100])
+def test_bytes_that_are_no_text_are_an_error_that_names_file_and_byte(tmp_path: pathlib.Path, range_bytes: int) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    for content, byte in ((b"one\ntw\xffo\n", 7), (gzip.compress(b"one\n"), 2)):
+        path.write_bytes(content)
+        with pytest.raises(levada.SourceError, match=f"a.jsonl.gz is not UTF-8 at byte {byte}: from_lines\\(\\) reads text that is"):
+            list(Pipeline.from_lines(path, range_bytes=range_bytes))
 
 
 def test_workers_read_no_bytes_that_they_discard(paths: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch) -> None:
