@@ -109,6 +109,17 @@ class FolderTree {
   std::set<FileNumber> visited_;
 };
 
+/// Drops the folders among the matches whose names are passed over in folders, unless the pattern names them.
+void drop_passed_over(std::vector<std::string>& matches, const std::string& pattern,
+                      const std::function<bool(const std::string&)>& is_folder) {
+  const auto name_of = [](std::string_view path) {
+    if (path.ends_with('/')) path.remove_suffix(1);
+    return std::string(path.substr(path.rfind('/') + 1));
+  };
+  if (is_passed_over(name_of(pattern))) return;
+  std::erase_if(matches, [&](const std::string& match) { return is_passed_over(name_of(match)) && is_folder(match); });
+}
+
 std::vector<std::string> matches_of(const std::string& pattern);
 
 /// Returns the matches of a pattern with any number of folders, including none, between `above` and `rest`.
@@ -279,6 +290,7 @@ class UrlExpander {
   FoundFiles expand(const std::string& url) const {
     if (!is_pattern(without_query(url))) return files_at(url);
     auto matches = list_(url);
+    drop_passed_over(matches, url, [](const std::string& match) { return match.ends_with('/'); });
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
     std::ranges::sort(matches);
     FoundFiles found;
@@ -341,6 +353,7 @@ FoundFiles expand_paths(const std::vector<std::string>& paths, std::span<const T
       continue;
     }
     auto matches = matches_of(path);
+    drop_passed_over(matches, path, is_directory);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
     for (const auto& match : matches) append(found, files_at(match, formats, token_cache));
   }

@@ -225,6 +225,10 @@ TEST(Paths, SkipsUnfinishedOutputsAndMetadataOfPrograms) {
   EXPECT_THAT(found.files, ElementsAre(dir.file("a/b/y.jsonl"), dir.file("a/z.bin")));
   EXPECT_THAT(found.left_out, ElementsAre(Pair(".md", 1)));
   EXPECT_THAT(expanded(dir, {"a/_temporary"}), ElementsAre("a/_temporary/part.jsonl"));
+  EXPECT_THAT(expanded(dir, {"a/_temp*"}), ElementsAre("a/_temporary/part.jsonl"));
+  EXPECT_THAT(expanded(dir, {"a/[!r]*"}), ElementsAre("a/_SUCCESS", "a/_metadata.jsonl", "a/b/y.jsonl", "a/z.bin"));
+  EXPECT_THAT(expand_url("s3://b/*", {{"s3://b/*", {"s3://b/_t/", "s3://b/_a.txt", "s3://b/a.txt"}}}),
+              ElementsAre("s3://b/_a.txt", "s3://b/a.txt"));
   const std::vector<std::string> below = {"s3://b/d/_temporary/0/p.jsonl", "s3://b/d/_x.jsonl", "s3://b/d/e.jsonl"};
   EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/e.jsonl"));
 }

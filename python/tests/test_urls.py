@@ -103,6 +103,13 @@ def test_files_listed_by_a_host_are_read_from_that_host(hosts: list[str]) -> Non
         levada.Corpus("account://server/data/*.txt", tokenizer="bytes").open()
 
 
+def test_two_stars_do_not_enter_folders_of_unfinished_output(memory: Any) -> None:
+    for name in ("/o/a.txt", "/o/s/b.txt", "/o/_temporary/0/b.txt", "/o/s/_temporary/c.txt", "/o/_d.txt"):
+        memory.pipe_file(name, b"some text")
+    assert list_files("memory://o/**/*.txt") == ["memory://o/_d.txt", "memory://o/a.txt", "memory://o/s/b.txt"]
+    assert list_files("memory://o/_temporary/**/*.txt") == ["memory://o/_temporary/0/b.txt"]
+
+
 class Tagged(MemoryFileSystem):  # type: ignore[misc]
     """Like a web server, whose tags need not differ between files."""
 

@@ -85,6 +85,8 @@ def list_files(url: str) -> list[str]:
             found = _complete(fs.glob, path, detail=True)
             if "/." not in path[root:]:  # as in glob(7), hidden files must be named explicitly
                 found = {name: info for name, info in found.items() if "/." not in name[root:]}
+            if "**" in path and "/_" not in path[root:]:  # does not enter unfinished output (_temporary), nor a program's notes
+                found = {name: info for name, info in found.items() if "/_" not in name[root : name.rfind("/") + 1]}
             return [_url(url, path, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
         return [_url(url, path, name) for name in _complete(fs.find, path) if name != path]
     except Exception as error:
