@@ -16,7 +16,7 @@ import levada
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
-from levada.corpus.storage import list_files
+from levada.corpus.storage import RemoteFile, list_files
 
 TEXTS = [f"document {number} " * (number % 17) for number in range(2000)]
 
@@ -120,7 +120,7 @@ class Tagged(MemoryFileSystem):  # type: ignore[misc]
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        return "/" + path.removeprefix("tagged://").strip("/")
+        return "/" + path.partition("://")[2].strip("/") if "://" in path else path
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         return {**super().info(path, **options), "ETag": self.tag}
@@ -140,6 +140,22 @@ def test_only_a_tag_that_is_a_digest_identifies_a_text_under_another_url(
         read = [bytes(batch["tokens"][0].tolist()).decode() for batch in levada.Feed(corpus, batch_size=1)]
         assert read == ([texts["tagged://s/a.txt"]] * len(paths) if is_digest else [texts[path] for path in paths])
     Tagged.store.clear()
+
+
+class Shrunk(Tagged):
+    """Like a web server whose file has become shorter since it was opened."""
+
+    protocol = "shrunk"
+
+    def cat_file(self, path: str, **_: Any) -> bytes:
+        raise type("Unsatisfiable", (Exception,), {"status": 416})(path)
+
+
+def test_a_file_that_has_become_shorter_is_an_error_that_says_so() -> None:
+    fsspec.register_implementation("shrunk", Shrunk, clobber=True)
+    Shrunk().pipe_file("/d/a.txt", b"some text")
+    with pytest.raises(levada.SourceError, match="^shrunk://d/a.txt was written to while it was being read: start again with"):
+        RemoteFile("shrunk://d/a.txt").read(4, 8)
 
 
 def test_a_pair_of_files_is_read_once_however_its_files_are_named(memory: Any, tmp_path: pathlib.Path) -> None:

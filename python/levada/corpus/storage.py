@@ -62,7 +62,7 @@ class RemoteFile:
                 raise self._changed()
             return data
         except Exception as error:
-            if _status(error) == 412:
+            if _status(error) in (412, 416):  # it has another tag, or ends before `start`
                 raise self._changed() from None
             if isinstance(_unwrapped(error), FileNotFoundError) and _status(error) < 500:
                 raise self._changed("was removed") from None
