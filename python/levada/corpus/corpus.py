@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from levada import _levada
@@ -113,6 +114,14 @@ class Corpus:
             raise InvalidArgument(f"epochs must be 0, for no end, or a number below 2**62, got {self.epochs}")
         if isinstance(self.split, str):
             raise InvalidArgument(f"split is {self.split!r}; it must be numbers, such as (98, 1, 1)")
+        shares = list(self.split) if isinstance(self.split, Iterable) else [None]
+        if not all(isinstance(share, numbers.Real) for share in shares):
+            raise InvalidType(f"split must be numbers, such as (98, 1, 1), got {self.split!r}")
+        self.split = shares if shares else ()
+        if isinstance(self.eod, bool) or not isinstance(self.eod, (str, numbers.Integral)):
+            raise InvalidType(f"eod must be the text or the number of a token, got {self.eod!r}")
+        if not isinstance(self.cache_dir, (str, os.PathLike)):
+            raise InvalidType(f"cache_dir must be a path, got {self.cache_dir!r}")
         self._opened: CorpusSource | None = None
         self._process = 0
         self._of_parent: CorpusSource | None = None
