@@ -107,7 +107,7 @@ def test_the_error_names_the_path_of_an_unreadable_file(paths: list[pathlib.Path
     with pytest.raises(levada.InvalidArgument, match="range_bytes is 0"):
         Pipeline.from_lines(paths, range_bytes=0)
     paths[1].write_bytes(b"fine\n\xff\n")
-    with pytest.raises(UnicodeDecodeError) as caught:
+    with pytest.raises(levada.SourceError, match="b.jsonl is not UTF-8 at byte 6") as caught:
         list(Pipeline.from_lines(paths[1]))
     assert isinstance(caught.value.__cause__, levada.StageFailed) and caught.value.__cause__.stage == "flat_map"
 
