@@ -17,6 +17,7 @@
 #include "levada/base/private_files.h"
 #include "levada/base/unique_fd.h"
 #include "levada/base/urls.h"
+#include "levada/tokens/cache_key.h"
 
 namespace levada {
 namespace {
@@ -134,6 +135,7 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, cons
 }
 
 bool CacheEntryMeta::is_of(std::int64_t modified_ns) const {
+  if (modified_ns == CacheKey::unknown_time) return false;
   return modified_ns == 0 || std::ranges::find(modified, modified_ns) != modified.end();
 }
 

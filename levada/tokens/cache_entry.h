@@ -46,7 +46,7 @@ struct CacheEntryMeta {
   /// Returns nothing for a file that is damaged, of another version, or not covered by `trust`.
   static std::optional<CacheEntryMeta> read(const std::string& path, const FolderTrust& trust);
   /// Returns whether a text with this modification time is known to have this content. Returns true for 0, because the
-  /// key then identifies the content.
+  /// key then identifies the content, and false for CacheKey::unknown_time.
   bool is_of(std::int64_t modified_ns) const;
 };
 
