@@ -76,6 +76,10 @@ std::string default_cache_dir() {
 }
 
 std::string token_cache_folder(const std::string& dir) {
+  if (is_url(dir)) {
+    throw InvalidArgument(
+        fmt::format("the folder of the cache is {}; it must be a local one (--cache-dir, cache_dir=)", printable(dir)));
+  }
   const auto parent = dir.empty() ? default_cache_dir() : dir;
   return parent.empty() ? parent : (fs::path(parent) / "tokens").string();
 }

@@ -41,6 +41,12 @@ def test_a_url_yields_the_samples_of_the_file(memory: Any, tmp_path: pathlib.Pat
         assert batches(levada.Corpus(url, seq_length=64, tokenizer="bytes")) == expected
 
 
+def test_a_url_that_pathlib_has_shortened_is_refused() -> None:
+    for paths in (pathlib.Path("s3://b/a.jsonl"), ["b.jsonl", pathlib.Path("hf://datasets/a.jsonl")]):
+        with pytest.raises(levada.InvalidArgument, match=r"paths has PosixPath\('.*'\), in which a slash of the URL is missing: pass"):
+            levada.Corpus(paths, tokenizer="bytes")
+
+
 def test_a_url_with_brackets_names_the_file_of_that_name(memory: Any) -> None:
     for name, text in (("part[1].txt", b"one"), ("part1.txt", b"three"), ("part2.txt", b"seventy")):
         memory.pipe_file(f"/b/{name}", text)
