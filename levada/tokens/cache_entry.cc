@@ -69,23 +69,6 @@ std::string_view entry_of_file(std::string_view file) {
   return {};
 }
 
-bool is_file_of_entry(const std::string& path) try {
-  const std::filesystem::path file(path);
-  const auto name = file.filename().string();
-  const std::string entry(entry_of_file(name));
-  if (entry.empty()) return false;
-  const auto fd = open_regular(meta_path((file.parent_path() / entry).string()));
-  const auto content = fd ? read_all(fd, max_meta_bytes) : std::nullopt;
-  if (!content) return false;
-  const auto json = parse_json(*content, 2, "");
-  const auto key = json.at("key").get<std::string>();
-  return json.contains("checksum") && entry.ends_with("-" + key.substr(0, key_chars));
-} catch (const InvalidArgument&) {
-  return false;
-} catch (const nlohmann::json::exception&) {
-  return false;
-}
-
 std::optional<std::string> read_trusted(const std::string& path, const FolderTrust& trust) {
   const auto fd = open_regular(path);
   if (!fd || !trust.covers(fd.get())) return {};
@@ -147,6 +130,23 @@ bool has_all_bytes(const std::string& prefix, std::uint64_t bytes, const FolderT
     found += static_cast<std::uint64_t>(status.st_size);
   }
   return found == bytes;
+}
+
+bool is_file_of_entry(const std::string& path) try {
+  const std::filesystem::path file(path);
+  const auto name = file.filename().string();
+  const std::string entry(entry_of_file(name));
+  if (entry.empty()) return false;
+  const auto meta = open_file(meta_path((file.parent_path() / entry).string()));
+  std::string content(std::min<std::uint64_t>(meta->identity().size, max_meta_bytes), '\0');
+  content.resize(read_fully(*meta, 0, content));
+  const auto json = parse_json(content, 2, "");
+  const auto key = json.at("key").get<std::string>();
+  return json.contains("checksum") && entry.ends_with("-" + key.substr(0, key_chars));
+} catch (const Error&) {
+  return false;  // There is no such .json, or it cannot be read.
+} catch (const nlohmann::json::exception&) {
+  return false;
 }
 
 }  // namespace levada
