@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/base/unique_fd.h"
 
 namespace levada::cli {
@@ -70,9 +71,11 @@ SharedFileList::SharedFileList(const std::vector<std::string>& paths) : file_(st
   if (file_ == nullptr) throw EngineError(fmt::format("cannot pass on the list of files: {}", std::strerror(errno)));
   for (const auto& path : paths) {
     if (path.empty()) continue;
-    if (blanks.find(path.back()) != blanks.npos) {
+    const bool ends_with_blank = blanks.find(path.back()) != blanks.npos;
+    if (ends_with_blank || path.find('\n') != path.npos) {
       std::fclose(file_);
-      throw InvalidArgument(fmt::format("'{}' ends with a blank; rename it", path));
+      throw InvalidArgument(fmt::format("'{}' {}; rename it, or name it without --files-from", printable(path),
+                                        ends_with_blank ? "ends with a blank" : "contains a line end"));
     }
     const bool is_plain = blanks.find(path.front()) == blanks.npos && path.front() != '#';
     std::fprintf(file_, "%s%s\n", is_plain ? "" : "./", path.c_str());

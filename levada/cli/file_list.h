@@ -20,7 +20,8 @@ void append_file_list(std::vector<std::string>& paths, const std::string& from);
 /// The list exists as long as this object.
 class SharedFileList {
  public:
-  /// Throws EngineError if the system has no room for it, InvalidArgument if a path ends with a blank.
+  /// Throws EngineError if the system has no room for it, InvalidArgument if a path ends with a
+  /// blank or contains a line end.
   explicit SharedFileList(const std::vector<std::string>& paths);
   ~SharedFileList();
   SharedFileList(const SharedFileList&) = delete;

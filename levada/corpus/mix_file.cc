@@ -9,6 +9,7 @@
 #include "levada/base/json.h"
 #include "levada/base/text.h"
 #include "levada/base/urls.h"
+#include "levada/corpus/paths.h"
 #include "levada/order/mix.h"
 
 namespace levada {
@@ -65,7 +66,7 @@ CorpusSource source_of(const Json& json, const std::string& where, const std::fi
   CorpusSource source{.name = string_at(json, "name", where), .paths = paths_at(json, where)};
   if (source.name.empty()) source.name = shown_url(source.paths.front());
   for (auto& path : source.paths) {
-    if (!is_url(path)) path = (folder / path).string();
+    if (!is_url(path)) path = path_in_folder(folder.string(), path);
   }
   if (!json.contains("weight")) fail(where, "\"weight\" is missing");
   if (!json["weight"].is_number()) fail(where, "\"weight\" must be a number");
@@ -127,6 +128,7 @@ CorpusMix read_mix_file(const std::string& path, const std::function<std::unique
       throw InvalidArgument(fmt::format("{}; a .json is read as a mix, and JSON Lines are named .jsonl", error.what()));
     }
   }();
+  if (json.is_array()) fail(shown, "it is a list; a .json of data has one object per line, and a mix is an object");
   if (json.is_object() && !json.contains("sources")) {
     fail(shown, "\"sources\" is missing, which a mix requires; a .json of data has one object per line");
   }

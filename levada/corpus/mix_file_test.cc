@@ -1,11 +1,13 @@
 #include "levada/corpus/mix_file.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "levada/base/error.h"
+#include "levada/corpus/paths.h"
 #include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {
@@ -53,6 +55,19 @@ TEST(MixFile, NamesSourcesWeightsAndCaps) {
   for (const auto& json : {one, byte_order_mark + one}) EXPECT_EQ(parsed(json).by, CorpusMix::By::samples);
 }
 
+TEST(MixFile, TakesTheNameOfItsFolderAsItIs) {
+  const ScratchDir dir;
+  for (const auto* folder : {"[v2]", "v"}) {
+    std::filesystem::create_directory(dir.file(folder));
+    dir.write(fmt::format("{}/x.jsonl", folder), "x");
+  }
+  dir.write("[v2]/mix.json", R"({"sources": [{"path": ["*.jsonl", "x.jsonl"], "weight": 1}]})");
+  const auto mix = read_mix_file(dir.file("[v2]/mix.json"));
+  for (const auto& path : mix.sources.front().paths) {
+    EXPECT_THAT(expand_paths({path}).files, ElementsAre(dir.file("[v2]/x.jsonl")));
+  }
+}
+
 TEST(MixFile, IsDistinguishedFromJsonLines) {
   const ScratchDir dir;
   const auto is_mix = [&](const std::string& text) { return is_mix_file(dir.write("x.json", text)); };
@@ -67,7 +82,8 @@ TEST(MixFile, ErrorsNameTheCauseAndThePlace) {
     return fault_of_file(R"({"sources": [{"path": "a", )" + rest + "}]}");
   };
   EXPECT_THAT(fault_of_file("{"), HasSubstr("mix.json: it is not JSON"));
-  EXPECT_THAT(fault_of_file("[]"), HasSubstr("mix.json: it must be an object"));
+  EXPECT_THAT(fault_of_file("[]"), HasSubstr("mix.json: it is a list; a .json of data has one object per line"));
+  EXPECT_THAT(fault_of_file("1"), HasSubstr("mix.json: it must be an object"));
   EXPECT_THAT(fault_of_file("{}"), HasSubstr("mix.json: \"sources\" is missing"));
   EXPECT_THAT(fault_of_file(R"({"sources": []})"), HasSubstr("\"sources\" is an empty list"));
   EXPECT_THAT(fault_of_file(R"({"sources": {}})"), HasSubstr("\"sources\" must be a list"));

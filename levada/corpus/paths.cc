@@ -15,12 +15,22 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/base/urls.h"
+#include "levada/tokens/byte_stream.h"
 #include "levada/tokens/cache_entry.h"
 
 namespace levada {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view pattern_characters = "*?[";
+
+bool is_pattern(std::string_view path) {
+  return path.find_first_of(pattern_characters) != path.npos;
+}
+
+/// Identifies a file or folder regardless of its path.
+using FileNumber = std::pair<dev_t, ino_t>;
 
 bool is_directory(const std::string& path) {
   std::error_code error;
@@ -32,12 +42,18 @@ bool exists(const std::string& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
-/// Returns a pattern that matches only the name.
+/// Returns whether a file has that name, or the .bin of that prefix.
+bool names_file(const std::string& path) {
+  return exists(path) || exists(path + ".bin");
+}
+
+/// Returns a pattern that matches only the name, for glob(7) and for the storage of URLs.
 std::string quoted(const std::string& name) {
   std::string pattern;
   for (const char c : name) {
-    if (std::string_view("*?[\\").find(c) != std::string_view::npos) pattern += '\\';
-    pattern += c;
+    if (c == '\\') pattern += "\\\\";
+    else if (pattern_characters.find(c) != pattern_characters.npos) pattern += fmt::format("[{}]", c);
+    else pattern += c;
   }
   return pattern;
 }
@@ -48,26 +64,75 @@ bool is_passed_over(const std::string& name) {
   return name.starts_with('.') || name.starts_with('_');
 }
 
+/// Visits folders, and the folders below them, each once: a folder that symbolic links make reachable on several paths
+/// is visited on one of them, preferably the one without links.
+class FolderTree {
+ public:
+  using Entries = std::vector<fs::directory_entry>;  ///< without the names that are passed over
+  using Visit = std::function<void(const fs::path& folder, const FileNumber& number, const Entries& entries)>;
+
+  /// Throws SourceError if a folder cannot be listed.
+  void visit(const fs::path& top, const Visit& visit) {
+    std::vector<fs::path> links = {top};
+    while (!links.empty()) {
+      // Follows links in name order, so that the result is the same on every machine.
+      const auto first = std::ranges::min_element(links);
+      std::vector<fs::path> folders = {*first};
+      links.erase(first);
+      while (!folders.empty()) {
+        const auto next = std::move(folders.back());
+        folders.pop_back();
+        list(next, folders, links, visit);
+      }
+    }
+  }
+
+ private:
+  void list(const fs::path& folder, std::vector<fs::path>& folders, std::vector<fs::path>& links,
+            const Visit& visit) try {
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) throw fs::filesystem_error("", {errno, std::generic_category()});
+    const auto [number, is_new] = visited_.emplace(status.st_dev, status.st_ino);
+    if (!is_new) return;
+    Entries entries;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (is_passed_over(entry.path().filename().string())) continue;
+      std::error_code error;  // a dangling link is not a folder; opening it reports the error
+      if (entry.is_directory(error)) (entry.is_symlink(error) ? links : folders).push_back(entry.path());
+      else entries.push_back(entry);
+    }
+    visit(folder, *number, entries);
+  } catch (const fs::filesystem_error& error) {
+    throw SourceError(fmt::format("cannot list {}: {}", printable(folder.string()), error.code().message()));
+  }
+
+  std::set<FileNumber> visited_;
+};
+
+/// Drops the folders among the matches whose names are passed over in folders, unless the pattern names them.
+void drop_passed_over(std::vector<std::string>& matches, const std::string& pattern,
+                      const std::function<bool(const std::string&)>& is_folder) {
+  const auto name_of = [](std::string_view path) {
+    if (path.ends_with('/')) path.remove_suffix(1);
+    return std::string(path.substr(path.rfind('/') + 1));
+  };
+  if (is_passed_over(name_of(pattern))) return;
+  std::erase_if(matches, [&](const std::string& match) { return is_passed_over(name_of(match)) && is_folder(match); });
+}
+
 std::vector<std::string> matches_of(const std::string& pattern);
 
 /// Returns the matches of a pattern with any number of folders, including none, between `above` and `rest`.
-std::vector<std::string> matches_below(const std::string& above, const std::string& rest) try {
+std::vector<std::string> matches_below(const std::string& above, const std::string& rest) {
   std::set<std::string> matches;
-  const auto add = [&](const fs::path& folder) {
-    for (auto& match : matches_of(quoted(folder.string()) + rest)) matches.insert(std::move(match));
-  };
+  FolderTree tree;
   for (const auto& top : matches_of(above)) {
     if (!is_directory(top)) continue;
-    add(top);
-    for (auto at = fs::recursive_directory_iterator(top); at != fs::recursive_directory_iterator(); ++at) {
-      if (at->symlink_status().type() != fs::file_type::directory) continue;
-      if (is_passed_over(at->path().filename().string())) at.disable_recursion_pending();
-      else add(at->path());
-    }
+    tree.visit(top, [&](const fs::path& folder, const FileNumber&, const FolderTree::Entries&) {
+      for (auto& match : matches_of(quoted(folder.string()) + rest)) matches.insert(std::move(match));
+    });
   }
   return {matches.begin(), matches.end()};
-} catch (const fs::filesystem_error& error) {
-  throw SourceError(fmt::format("cannot look below {}: {}", printable(above), error.code().message()));
 }
 
 /// Returns the sorted matches; empty if nothing matches.
@@ -110,17 +175,45 @@ void expect_one_kind(const std::string& folder, const std::vector<std::string>& 
       fs::path(*other).extension().string()));
 }
 
+/// Returns the path of a data file without the extensions that tell its format and compression.
+std::string stem_of(const std::string& path, std::span<const TextFormat> formats) {
+  std::string stem;
+  compression_of(path, &stem);
+  std::vector<std::string> extensions = {".bin", ".jsonl", ".ndjson", ".json", ".txt"};
+  for (const auto& format : formats) extensions.push_back(format.extension);
+  for (const auto& extension : extensions) {
+    if (stem.ends_with(extension)) return stem.substr(0, stem.size() - extension.size());
+  }
+  return stem;
+}
+
+/// Throws SourceError if a folder has a file in two forms, such as a.jsonl and a.jsonl.gz, or the a.bin made of it.
+void expect_one_form(const std::string& folder, const std::vector<std::string>& files,
+                     std::span<const TextFormat> formats) {
+  std::map<std::string, const std::string*> by_stem;
+  for (const auto& file : files) {
+    const auto stem = stem_of(file, formats);
+    const auto [other, is_new] = by_stem.emplace(stem, &file);
+    if (is_new) continue;
+    throw SourceError(fmt::format(
+        "{0} and {1} have one name, so they seem to hold the same documents twice: remove one of them, or select the "
+        "files to read by patterns, such as '{2}{3}**/*{4}'",
+        printable(*other->second), printable(file), printable(folder), folder.ends_with('/') ? "" : "/",
+        printable(other->second->substr(stem.size()))));
+  }
+}
+
 /// Returns an identity of the file that is independent of its path; nothing if it does not exist.
-std::optional<std::pair<dev_t, ino_t>> number_of(const std::string& path) {
+std::optional<FileNumber> number_of(const std::string& path) {
   struct stat status {};
   const bool is_there = ::stat(path.c_str(), &status) == 0 || ::stat((path + ".bin").c_str(), &status) == 0;
-  return is_there ? std::optional(std::pair(status.st_dev, status.st_ino)) : std::nullopt;
+  return is_there ? std::optional(FileNumber(status.st_dev, status.st_ino)) : std::nullopt;
 }
 
 void expect_each_once(const std::vector<std::string>& files) {
   constexpr std::string_view remedy =
       "; name it once, or name it in several weighted sources of a mix to read it more often";
-  std::map<std::pair<dev_t, ino_t>, const std::string*> by_number;
+  std::map<FileNumber, const std::string*> by_number;
   std::set<std::string_view> names;
   for (const auto& file : files) {
     if (!names.insert(file).second) throw SourceError(fmt::format("{} appears twice{}", printable(file), remedy));
@@ -141,61 +234,26 @@ void drop_names_of_same_tokens(std::vector<std::string>& files, std::span<const 
   });
 }
 
-/// Finds all data files below a folder, each once: a folder that symbolic links make reachable on several paths is read
-/// on one of them, preferably the one without links.
-class FolderWalk {
- public:
-  FolderWalk(const std::string& folder, std::span<const TextFormat> formats, const std::string& token_cache)
-      : formats_(formats) {
-    struct stat status {};
-    if (::stat(token_cache.c_str(), &status) == 0) token_cache_.emplace(status.st_dev, status.st_ino);
-    std::vector<fs::path> links = {folder};
-    while (!links.empty()) {
-      // Follows links in name order, so that the result is the same on every machine.
-      const auto first = std::ranges::min_element(links);
-      std::vector<fs::path> folders = {*first};
-      links.erase(first);
-      while (!folders.empty()) {
-        const auto next = std::move(folders.back());
-        folders.pop_back();
-        list(next, folders, links);
-      }
-    }
-    std::ranges::sort(found_.files);
-    expect_one_kind(folder, found_.files);
-  }
-
-  FoundFiles take() { return std::move(found_); }
-
- private:
-  void list(const fs::path& folder, std::vector<fs::path>& folders, std::vector<fs::path>& links) try {
-    struct stat status {};
-    if (::stat(folder.c_str(), &status) != 0) throw fs::filesystem_error("", {errno, std::generic_category()});
-    const auto [number, is_new] = visited_.emplace(status.st_dev, status.st_ino);
-    if (!is_new) return;
-    const bool is_cache = token_cache_ == *number;
-    for (const auto& entry : fs::directory_iterator(folder)) {
+/// Finds all data files below a folder, each once.
+FoundFiles files_below(const std::string& folder, std::span<const TextFormat> formats, const std::string& token_cache) {
+  struct stat status {};
+  const bool has_cache = ::stat(token_cache.c_str(), &status) == 0;
+  const FileNumber cache(status.st_dev, status.st_ino);
+  FoundFiles found;
+  FolderTree().visit(folder, [&](const fs::path&, const FileNumber& number, const FolderTree::Entries& entries) {
+    for (const auto& entry : entries) {
       const auto& path = entry.path();
-      const auto name = path.filename().string();
-      if (is_passed_over(name) || (is_cache && !entry_of_file(name).empty())) continue;
-      std::error_code error;  // a dangling link is not a folder; opening it reports the error
-      if (entry.is_directory(error)) {
-        (entry.is_symlink(error) ? links : folders).push_back(path);
-      } else if (is_data(path.string(), formats_)) {
-        found_.files.push_back(path.string());
-      } else if (path.extension() != ".idx") {
-        ++found_.left_out[path.extension().string()];
-      }
+      const bool is_entry = has_cache && cache == number && !entry_of_file(path.filename().string()).empty();
+      if (is_entry || is_file_of_entry(path.string())) continue;
+      if (is_data(path.string(), formats)) found.files.push_back(path.string());
+      else if (path.extension() != ".idx") ++found.left_out[path.extension().string()];
     }
-  } catch (const fs::filesystem_error& error) {
-    throw SourceError(fmt::format("cannot list {}: {}", printable(folder.string()), error.code().message()));
-  }
-
-  std::span<const TextFormat> formats_;
-  std::optional<std::pair<dev_t, ino_t>> token_cache_;
-  std::set<std::pair<dev_t, ino_t>> visited_;
-  FoundFiles found_;
-};
+  });
+  std::ranges::sort(found.files);
+  expect_one_kind(folder, found.files);
+  expect_one_form(folder, found.files, formats);
+  return found;
+}
 
 [[noreturn]] void fail_no_data(const std::string& folder, std::span<const TextFormat> formats) {
   throw SourceError(fmt::format("{} holds no data files: {} or .bin", printable(folder), text_kinds(formats)));
@@ -210,9 +268,16 @@ void append(FoundFiles& to, FoundFiles more) {
 /// Returns the files that a name without a pattern refers to.
 FoundFiles files_at(const std::string& path, std::span<const TextFormat> formats, const std::string& token_cache) {
   if (!is_directory(path)) return {{path}};
-  auto found = FolderWalk(path, formats, token_cache).take();
+  auto found = files_below(path, formats, token_cache);
   if (found.files.empty()) fail_no_data(path, formats);
   return found;
+}
+
+/// Throws SourceError if a path names both a folder and a .bin with .idx.
+void expect_one_meaning(const std::string& path) {
+  if (path.ends_with('/') || !exists(path + ".bin") || !exists(path + ".idx") || !is_directory(path)) return;
+  throw SourceError(fmt::format("{0} is a folder, and also the prefix of {0}.bin and {0}.idx: name {0}/ or {0}.bin",
+                                printable(path)));
 }
 
 /// Expands URLs to files.
@@ -223,8 +288,9 @@ class UrlExpander {
       : formats_(formats), list_(list) {}
 
   FoundFiles expand(const std::string& url) const {
-    if (without_query(url).find_first_of("*?[") == url.npos) return files_at(url);
+    if (!is_pattern(without_query(url))) return files_at(url);
     auto matches = list_(url);
+    drop_passed_over(matches, url, [](const std::string& match) { return match.ends_with('/'); });
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
     std::ranges::sort(matches);
     FoundFiles found;
@@ -252,6 +318,7 @@ class UrlExpander {
     if (found.files.empty() && !all.empty()) fail_no_data(folder, formats_);
     std::ranges::sort(found.files);
     expect_one_kind(folder, found.files);
+    expect_one_form(folder, found.files, formats_);
     return found;
   }
 
@@ -260,6 +327,13 @@ class UrlExpander {
 };
 
 }  // namespace
+
+std::string path_in_folder(const std::string& folder, const std::string& path) {
+  const auto joined = (fs::path(folder) / path).string();
+  const bool is_certain = is_pattern(path) ? fs::path(path).is_absolute() : is_url(folder) || !is_pattern(joined);
+  if (is_certain || (!is_url(folder) && names_file(joined))) return joined;
+  return (fs::path(quoted(folder)) / path).string();
+}
 
 FoundFiles expand_paths(const std::vector<std::string>& paths, std::span<const TextFormat> formats,
                         const std::string& token_cache,
@@ -273,11 +347,13 @@ FoundFiles expand_paths(const std::vector<std::string>& paths, std::span<const T
       append(found, urls.expand(path));
       continue;
     }
-    if (path.find_first_of("*?[") == std::string::npos || exists(path)) {
+    if (!is_pattern(path) || names_file(path)) {
+      expect_one_meaning(path);
       append(found, files_at(path, formats, token_cache));
       continue;
     }
     auto matches = matches_of(path);
+    drop_passed_over(matches, path, is_directory);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
     for (const auto& match : matches) append(found, files_at(match, formats, token_cache));
   }

@@ -102,6 +102,16 @@ TEST(Paths, TwoStarsMatchAnyNumberOfFolders) {
   EXPECT_THAT(expanded(dir, {"a/_temporary/**/*.jsonl"}), ElementsAre("a/_temporary/0/part.jsonl"));
 }
 
+TEST(Paths, TwoStarsFollowLinksToFoldersAsAFolderDoes) {
+  const SomeFiles dir, elsewhere;
+  elsewhere.write("a/_part.jsonl", "x");
+  std::filesystem::create_directory_symlink(elsewhere.file("a"), dir.file("a/link"));
+  std::filesystem::create_directory_symlink(elsewhere.file("a"), dir.file("a/second link"));
+  std::filesystem::create_directory_symlink("b", dir.file("a/a link that comes first"));
+  EXPECT_THAT(expanded(dir, {"a/**/y.jsonl"}), ElementsAre("a/b/y.jsonl", "a/link/b/y.jsonl"));
+  EXPECT_THAT(expanded(dir, {"a/**/*.bin"}), ElementsAre("a/link/z.bin", "a/z.bin"));
+}
+
 TEST(Paths, FindsAllFilesBelowAFolder) {
   const SomeFiles dir;
   EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
@@ -120,6 +130,22 @@ TEST(Paths, SkipsOnlyTokenCacheEntriesByAnyNameOfTheFolder) {
   EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file("absent")).files,
               ElementsAre(entry, dir.file("a/b/y.jsonl"), dir.file("a/z.bin")));
   EXPECT_THAT(expand_paths({entry}, {}, dir.file("a/b")).files, ElementsAre(entry));
+}
+
+TEST(Paths, SkipsEntriesOfOtherTokenCaches) {
+  const SomeFiles dir;
+  for (const auto* extension : {".bin", ".idx", ".verified"}) {
+    dir.write(fmt::format("a/b/text-0123456789abcdef{}", extension), "x");
+  }
+  const auto files = [&](const std::string& meta) {
+    dir.write("a/b/text-0123456789abcdef.json", meta);
+    return expand_paths({dir.file("a")}).files.size();
+  };
+  EXPECT_EQ(files(R"({"version": 1, "checksum": "", "key": "0123456789abcdef0000"})"), 2);
+  EXPECT_THAT(expand_paths({dir.file("a")}).left_out, ElementsAre(Pair(".md", 1)));
+  for (const auto* other : {R"({"checksum": "", "key": "1123456789abcdef"})", R"({"key": 1})", "{", ""}) {
+    EXPECT_EQ(files(other), 3) << other;
+  }
 }
 
 TEST(Paths, ReadsAFolderOnceDespiteLinksToIt) {
@@ -199,6 +225,10 @@ TEST(Paths, SkipsUnfinishedOutputsAndMetadataOfPrograms) {
   EXPECT_THAT(found.files, ElementsAre(dir.file("a/b/y.jsonl"), dir.file("a/z.bin")));
   EXPECT_THAT(found.left_out, ElementsAre(Pair(".md", 1)));
   EXPECT_THAT(expanded(dir, {"a/_temporary"}), ElementsAre("a/_temporary/part.jsonl"));
+  EXPECT_THAT(expanded(dir, {"a/_temp*"}), ElementsAre("a/_temporary/part.jsonl"));
+  EXPECT_THAT(expanded(dir, {"a/[!r]*"}), ElementsAre("a/_SUCCESS", "a/_metadata.jsonl", "a/b/y.jsonl", "a/z.bin"));
+  EXPECT_THAT(expand_url("s3://b/*", {{"s3://b/*", {"s3://b/_t/", "s3://b/_a.txt", "s3://b/a.txt"}}}),
+              ElementsAre("s3://b/_a.txt", "s3://b/a.txt"));
   const std::vector<std::string> below = {"s3://b/d/_temporary/0/p.jsonl", "s3://b/d/_x.jsonl", "s3://b/d/e.jsonl"};
   EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/e.jsonl"));
 }
@@ -242,6 +272,68 @@ TEST(Paths, RejectsAFileThatWouldBeReadTwice) {
   EXPECT_THAT(fault({"a/z", "a/z.bin"}), "no fault") << "a pair by its prefix and by its file";
   EXPECT_THAT(fault({"a/z", "a/../a/z.bin"}), HasSubstr("are one file"));
   EXPECT_THROW(expand_paths({"s3://b/a.jsonl", "s3://b/a.jsonl"}), SourceError);
+}
+
+TEST(Paths, RejectsAFolderThatHoldsAFileInTwoForms) {
+  for (const auto* twin : {"a/b/y.jsonl.gz", "a/b/y.bin", "a/b/y.ndjson.zst"}) {
+    const SomeFiles dir;
+    dir.write(twin, "x");
+    EXPECT_THAT(fault_of_file(dir, "a"), HasSubstr("have one name, so they seem to hold the same documents twice"))
+        << twin;
+    EXPECT_THAT(expanded(dir, {"a/**/*.jsonl"}), ElementsAre("a/b/y.jsonl")) << twin;
+  }
+  const SomeFiles dir;
+  dir.write("a/y.jsonl", "x");
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/y.jsonl", "a/z.bin")) << "in another folder";
+  EXPECT_THROW(expand_url("s3://b/d", {{"s3://b/d", {"s3://b/d/e.jsonl", "s3://b/d/e.jsonl.gz"}}}), SourceError);
+}
+
+TEST(Paths, RejectsANameOfBothAFolderAndAPair) {
+  const SomeFiles dir;
+  dir.write("a.bin", "x");
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin")) << "a .bin without .idx is no data set";
+  dir.write("a.idx", "x");
+  EXPECT_EQ(
+      fault_of_file(dir, "a"),
+      fmt::format("{0} is a folder, and also the prefix of {0}.bin and {0}.idx: name {0}/ or {0}.bin", dir.file("a")));
+  EXPECT_THAT(expanded(dir, {"a/"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
+  EXPECT_THAT(expanded(dir, {"a.bin"}), ElementsAre("a.bin"));
+}
+
+TEST(Paths, APrefixInAFolderWithBracketsIsNoPattern) {
+  const ScratchDir dir;
+  std::filesystem::create_directory(dir.file("[v2]"));
+  dir.write("[v2]/web.bin", "x");
+  EXPECT_THAT(expanded(dir, {"[v2]/web"}), ElementsAre("[v2]/web"));
+}
+
+TEST(Paths, ThePathInAFolderTakesTheFoldersNameAsItIs) {
+  const ScratchDir dir;
+  for (const auto* name : {"[v2]", "v", "2", "a*", "ab", "c\\d", "cd"}) {
+    std::filesystem::create_directory(dir.file(name));
+    dir.write(fmt::format("{}/x.jsonl", name), "x");
+    dir.write(fmt::format("{}/web.bin", name), "x");
+  }
+  dir.write("v/only.jsonl", "x");
+  for (const std::string folder : {"[v2]", "a*", "c\\d"}) {
+    for (const auto* path : {"*.jsonl", "x.json?", "**/*.jsonl", "x.jsonl"}) {
+      EXPECT_THAT(expand_paths({path_in_folder(dir.file(folder), path)}).files,
+                  ElementsAre(dir.file(folder + "/x.jsonl")))
+          << folder << " " << path;
+    }
+    EXPECT_EQ(path_in_folder(dir.file(folder), "web"), dir.file(folder + "/web"));
+  }
+  EXPECT_THROW(expand_paths({path_in_folder(dir.file("[v2]"), "only.jsonl")}), SourceError);
+  EXPECT_EQ(path_in_folder("/[v2]", "/d/*.jsonl"), "/d/*.jsonl");
+  EXPECT_EQ(path_in_folder("s3://b/[v2]", "*.jsonl"), "s3://b/[[]v2]/*.jsonl");
+  EXPECT_EQ(path_in_folder("s3://b/[v2]", "a.jsonl"), "s3://b/[v2]/a.jsonl");
+}
+
+TEST(Paths, JsonFilesOfLinesMayBeginWithAByteOrderMarkOrBlankLines) {
+  const SomeFiles dir;
+  dir.write("a/mark.json", "\xef\xbb\xbf{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
+  dir.write("a/blank.json", "\n \r\n{\"text\": \"a\"}\n\n{\"text\": \"b\"}");
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/blank.json", "a/mark.json", "a/z.bin"));
 }
 
 TEST(Paths, ReadsOnlyJsonFilesOfLines) {

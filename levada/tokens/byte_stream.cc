@@ -48,7 +48,10 @@ class Decompressor : public ByteStream {
     while (true) {
       // Decompresses even if no stored bytes are left, because the decompressor may hold more output.
       if (!held_.empty() || !is_between_members()) {
-        if (const auto made = decompress(held_, into); made > 0) return made;
+        if (const auto made = decompress(held_, into); made > 0) {
+          has_content_ = true;
+          return made;
+        }
       }
       if (!held_.empty() || refill()) continue;
       if (is_between_members()) return 0;
@@ -62,9 +65,11 @@ class Decompressor : public ByteStream {
   virtual std::size_t decompress(std::span<char>& from, std::span<char> into) = 0;
   virtual bool is_between_members() const = 0;
 
-  [[noreturn]] void fail(std::string_view why) const {
-    throw SourceError(
-        fmt::format("{} is damaged near byte {}: {}; fetch it again", path_, stored_bytes() - held_.size(), why));
+  /// `has_header`: whether the fault is after the header of a member.
+  [[noreturn]] void fail(std::string_view why, bool has_header) const {
+    throw SourceError(fmt::format(
+        "{} is damaged near byte {}: {}; {}", path_, stored_bytes() - held_.size(), why,
+        has_header || has_content_ ? "fetch it again" : "rename it if it is not compressed, or fetch it again"));
   }
   const std::string& path() const { return path_; }
 
@@ -78,6 +83,7 @@ class Decompressor : public ByteStream {
   StoredStream stored_;
   std::vector<char> input_;
   std::span<char> held_;
+  bool has_content_ = false;
 };
 
 class GzipStream final : public Decompressor {
@@ -106,7 +112,10 @@ class GzipStream final : public Decompressor {
     const int status = ::inflate(&state_, Z_NO_FLUSH);
     from = from.last(state_.avail_in);
     if (status == Z_STREAM_END) is_between_members_ = true;
-    else if (status != Z_OK && status != Z_BUF_ERROR) fail(state_.msg != nullptr ? state_.msg : "it is not gzip");
+    else if (status != Z_OK && status != Z_BUF_ERROR) {
+      const std::string_view why = state_.msg != nullptr ? state_.msg : "it is not gzip";
+      fail(why, why != "incorrect header check");
+    }
     return room - state_.avail_out;
   }
   bool is_between_members() const override { return is_between_members_; }
@@ -138,7 +147,9 @@ class ZstdStream final : public Decompressor {
       throw SourceError(
           fmt::format("there is not enough memory for the window of {}: compress the file without --long", path()));
     }
-    if (::ZSTD_isError(hint) != 0) fail(::ZSTD_getErrorName(hint));
+    if (::ZSTD_isError(hint) != 0) {
+      fail(::ZSTD_getErrorName(hint), ::ZSTD_getErrorCode(hint) != ZSTD_error_prefix_unknown);
+    }
     claim_window();
     is_between_members_ = hint == 0;
     return out.pos;

@@ -11,6 +11,7 @@
 #include "levada/base/json.h"
 #include "levada/base/private_files.h"
 #include "levada/base/urls.h"
+#include "levada/tokens/cache_key.h"
 
 namespace levada {
 namespace {
@@ -85,6 +86,7 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, cons
 }
 
 bool CacheEntryMeta::is_of(std::int64_t modified_ns) const {
+  if (modified_ns == CacheKey::unknown_time) return false;
   return modified_ns == 0 || std::ranges::find(modified, modified_ns) != modified.end();
 }
 
@@ -96,6 +98,23 @@ bool has_all_bytes(const std::string& prefix, std::uint64_t bytes, const FolderT
     found += static_cast<std::uint64_t>(status.st_size);
   }
   return found == bytes;
+}
+
+bool is_file_of_entry(const std::string& path) try {
+  const std::filesystem::path file(path);
+  const auto name = file.filename().string();
+  const std::string entry(entry_of_file(name));
+  if (entry.empty()) return false;
+  const auto meta = open_file(meta_path((file.parent_path() / entry).string()));
+  std::string content(std::min<std::uint64_t>(meta->identity().size, max_meta_bytes), '\0');
+  content.resize(read_fully(*meta, 0, content));
+  const auto json = parse_json(content, 2, "");
+  const auto key = json.at("key").get<std::string>();
+  return json.contains("checksum") && entry.ends_with("-" + key.substr(0, key_chars));
+} catch (const Error&) {
+  return false;  // There is no such .json, or it cannot be read.
+} catch (const nlohmann::json::exception&) {
+  return false;
 }
 
 }  // namespace levada

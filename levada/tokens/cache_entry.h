@@ -26,6 +26,8 @@ inline std::string mark_path(const std::string& prefix) {
 std::string entry_name(const std::string& key);
 /// Returns the name of the entry that a file name belongs to; empty if it cannot be that of an entry.
 std::string_view entry_of_file(std::string_view file);
+/// Returns whether a file belongs to an entry of any token cache: the .json next to it describes an entry of its name.
+bool is_file_of_entry(const std::string& path);
 
 /// The content of an entry's .json.
 struct CacheEntryMeta {
@@ -44,7 +46,7 @@ struct CacheEntryMeta {
   /// Returns nothing for a file that is damaged, of another version, or not covered by `trust`.
   static std::optional<CacheEntryMeta> read(const std::string& path, const FolderTrust& trust);
   /// Returns whether a text with this modification time is known to have this content. Returns true for 0, because the
-  /// key then identifies the content.
+  /// key then identifies the content, and false for CacheKey::unknown_time.
   bool is_of(std::int64_t modified_ns) const;
 };
 

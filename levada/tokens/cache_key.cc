@@ -42,11 +42,14 @@ CacheKey CacheKey::of(const File& file, const TokenizeTexts& how) {
   const auto identity = file.identity();
   if (identity.size == 0) throw SourceError(fmt::format("{} is empty: leave it out", file.path()));
   const bool has_tag = !identity.tag.empty();
+  const bool has_time = identity.modified_ns != 0 || identity.changed_ns != 0;
+  // 0 means a tag, and the start of 1970 is the time of files in some images of systems.
+  const auto time = has_time ? identity.modified_ns + (identity.modified_ns == 0 ? 1 : 0) : unknown_time;
   const auto content = has_tag ? identity.tag : sampled_digest(file, identity.size);
   return {.text = digest_of({format_version, kind_of(file.path()), std::to_string(identity.size), content,
                              how.text.field(), std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(),
                              std::to_string(how.end_of_document)}),
-          .modified_ns = has_tag ? 0 : identity.modified_ns,
+          .modified_ns = has_tag ? 0 : time,
           .bytes = identity.size};
 }
 

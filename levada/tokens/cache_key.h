@@ -31,6 +31,9 @@ struct TokenizeTexts {
 
 /// Identifies a text in the cache. Path and owner do not count, so copies share an entry.
 struct CacheKey {
+  /// The modification time of a text whose storage tells neither a tag nor a time.
+  static constexpr std::int64_t unknown_time = -1;
+
   std::string text;  ///< digest of the size, the sampled bytes and everything else that determines the tokens
   std::int64_t modified_ns = 0;  ///< modification time of the text; 0 if its storage identifies content by a tag
   std::uint64_t bytes = 0;       ///< size of the text

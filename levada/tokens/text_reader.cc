@@ -23,6 +23,14 @@ namespace {
 /// Small enough to stay in a cache between decoding and encoding, large relative to the cost of a call.
 constexpr std::size_t batch_bytes = std::size_t{64} << 10;
 
+/// Returns what a file is instead of UTF-8, with the remedy, if its first bytes tell; otherwise an empty text.
+std::string_view other_form(std::string_view begin) {
+  if (begin.starts_with("\x1f\x8b")) return "is compressed with gzip: end its name with .gz";
+  if (begin.starts_with("\x28\xb5\x2f\xfd")) return "is compressed with zstd: end its name with .zst";
+  if (begin.starts_with("\xff\xfe") || begin.starts_with("\xfe\xff")) return "is UTF-16: convert it to UTF-8";
+  return {};
+}
+
 class JsonlReader final : public TextReader {
  public:
   JsonlReader(std::string path, std::unique_ptr<ByteStream> stream, const TextOptions& options)
@@ -62,6 +70,8 @@ class JsonlReader final : public TextReader {
     ++documents_;
   } catch (const BadLine& error) {
     if (!skip_bad_) {
+      const auto other = other_form(line.number == 1 ? line.text : std::string_view());
+      if (!other.empty()) throw SourceError(fmt::format("{} {}", path_, other));
       throw SourceError(
           fmt::format("{}:{}: the line cannot be used: {}; {}, or skip such lines (skip_bad=True, --skip-bad)", path_,
                       line.number, error.what(), error.remedy()));
@@ -117,6 +127,8 @@ class PlainReader final : public TextReader {
     }
     texts.bytes.resize(held);
     if (!is_utf8(texts.bytes)) {
+      const auto other = other_form(texts.bytes);
+      if (!other.empty()) throw SourceError(fmt::format("{} {}", path_, other));
       throw SourceError(fmt::format("{} is not UTF-8 at byte {}: convert it to UTF-8, or leave it out", path_,
                                     first_bad_byte(texts.bytes)));
     }
@@ -174,14 +186,18 @@ std::string_view name_in(std::string_view path, std::span<const TextFormat> form
 int leading_json_lines(const std::string& path) {
   if (is_url(path)) return 0;
   std::ifstream file(path, std::ios::binary);
+  // Skips blank lines, and byte order marks, as the reader of JSON Lines does.
   const auto line = [&]() -> std::optional<std::string> {
     constexpr std::size_t max_bytes = max_line_bytes;
-    std::string read;
-    for (char c = 0; read.size() < max_bytes && file.get(c) && c != '\n';) read += c;
-    constexpr std::string_view blank = " \t\r";
-    const auto begin = read.find_first_not_of(blank);
-    if (begin == read.npos) return std::nullopt;
-    return read.substr(begin, read.find_last_not_of(blank) + 1 - begin);
+    constexpr std::string_view blank = " \t\r", byte_order_mark = "\xef\xbb\xbf";
+    while (file) {
+      std::string read;
+      for (char c = 0; read.size() < max_bytes && file.get(c) && c != '\n';) read += c;
+      if (read.starts_with(byte_order_mark)) read.erase(0, byte_order_mark.size());
+      const auto begin = read.find_first_not_of(blank);
+      if (begin != read.npos) return read.substr(begin, read.find_last_not_of(blank) + 1 - begin);
+    }
+    return std::nullopt;
   };
   const auto is_object = [](const std::optional<std::string>& text) { return text && text->starts_with('{'); };
   const auto first = line();

@@ -56,8 +56,8 @@ struct TextFormat {
   std::function<std::unique_ptr<TextReader>(std::shared_ptr<const File> file, const TextOptions& options)> open;
 };
 
-/// Returns how many of a local file's first two lines are JSON objects. 2: the file holds JSON Lines, whatever its
-/// name. 1: it has a single line, and may also be a state or a setting, but not a mix.
+/// Returns how many of a local file's first two lines that are not blank are JSON objects. 2: the file holds JSON
+/// Lines, whatever its name. 1: it has a single line, and may also be a state or a setting, but not a mix.
 int leading_json_lines(const std::string& path);
 
 /// Returns whether the name ends with .jsonl, .ndjson, .json or .txt, optionally compressed (.gz, .zst), or with an

@@ -129,7 +129,8 @@ TEST(TextReader, SkipsZerosAfterGzipMembers) {
 TEST(TextReader, NamesADamagedCompressedFile) {
   const auto line = lines_of(many_documents()).substr(0, 1'000'000) + "\"}";
   for (const auto& [path, whole] : {std::pair{"c.jsonl.gz", gzip(line)}, {"c.jsonl.zst", zstd(line)}}) {
-    EXPECT_THAT(fault_in(path, line), HasSubstr(fmt::format("SourceError: {} is damaged near byte ", path)));
+    EXPECT_THAT(fault_in(path, line), AllOf(HasSubstr(fmt::format("SourceError: {} is damaged near byte ", path)),
+                                            HasSubstr("; rename it if it is not compressed, or fetch it again")));
     EXPECT_THAT(fault_in(path, whole + "more, which is none"), HasSubstr("; fetch it again"));
     for (const auto at : {whole.size() / 3, whole.size() / 2, whole.size() - 3}) {
       auto damaged = whole;
@@ -333,6 +334,20 @@ TEST(TextReader, NamesTheFirstByteThatIsNotUtf8) {
     auto bad = good;
     bad[at + 2] = 'x';
     EXPECT_THAT(fault_in("c.txt", bad), HasSubstr("at byte " + std::to_string(at))) << at;
+  }
+}
+
+TEST(TextReader, NamesAFileOfAnotherFormThanItsName) {
+  const auto line = lines_of({{"hello", "you"}});
+  for (const std::string path : {"c.jsonl", "c.txt"}) {
+    EXPECT_EQ(fault_in(path, gzip(line)),
+              fmt::format("SourceError: {} is compressed with gzip: end its name with .gz", path));
+    EXPECT_EQ(fault_in(path, zstd(line)),
+              fmt::format("SourceError: {} is compressed with zstd: end its name with .zst", path));
+    for (const auto* text : {"\xff\xfe{\0}\0", "\xfe\xff\0{\0}"}) {
+      EXPECT_EQ(fault_in(path, std::string(text, 6)),
+                fmt::format("SourceError: {} is UTF-16: convert it to UTF-8", path));
+    }
   }
 }
 

@@ -76,6 +76,10 @@ std::string default_cache_dir() {
 }
 
 std::string token_cache_folder(const std::string& dir) {
+  if (is_url(dir)) {
+    throw InvalidArgument(
+        fmt::format("the folder of the cache is {}; it must be a local one (--cache-dir, cache_dir=)", printable(dir)));
+  }
   const auto parent = dir.empty() ? default_cache_dir() : dir;
   return parent.empty() ? parent : (fs::path(parent) / "tokens").string();
 }
@@ -109,9 +113,10 @@ struct TokenCache::Text {
   CacheKey key;
   std::string entry;  ///< the key of its entry: key.text, or key.with_content() if another text has that
   std::string prefix;
+  bool is_compared = false;  ///< whether all its bytes have been compared with those of the entry's text
 
   bool is_found_in(const CacheEntryMeta& meta) const {
-    return meta.key == entry && (entry != key.text || meta.is_of(key.modified_ns));
+    return meta.key == entry && (entry != key.text || is_compared || meta.is_of(key.modified_ns));
   }
 };
 
@@ -143,7 +148,9 @@ std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeText
   auto meta = folder_.find(text.prefix);
   if (!meta || meta->key != text.entry) return std::nullopt;
   const auto content = DigestedFile(how.open(text.path)).digest();
-  if (content == meta->content) {
+  if (content == meta->content && text.key.modified_ns == CacheKey::unknown_time) {
+    text.is_compared = true;
+  } else if (content == meta->content) {
     meta->modified.push_back(text.key.modified_ns);
     if (!folder_.trust().is_read_only()) {
       AtomicFile file(meta_path(text.prefix), {}, folder_.trust().file_mode());
@@ -282,7 +289,10 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     const std::lock_guard lock(work.mutex);
     for (std::size_t i = 0; i < some.size(); ++i) {
       if (some[i].prefix.empty()) continue;
-      auto* same = found[i] ? nullptr : &missing[some[i].prefix][some[i].key.modified_ns];
+      const auto time = some[i].key.modified_ns;
+      // Texts of unknown time are compared one by one.
+      const auto state = time == CacheKey::unknown_time ? time - static_cast<std::int64_t>(first + i) : time;
+      auto* same = found[i] ? nullptr : &missing[some[i].prefix][state];
       if (!same || same->empty()) work.total += some[i].key.bytes;
       if (same) {
         same->push_back(first + i);

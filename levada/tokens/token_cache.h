@@ -20,7 +20,8 @@ namespace levada {
 
 /// Returns XDG_CACHE_HOME/levada or ~/.cache/levada; empty if neither variable is set.
 std::string default_cache_dir();
-/// Returns the folder of the entries of a TokenCache with TokenCacheOptions::dir == dir; empty if unknown.
+/// Returns the folder of the entries of a TokenCache with TokenCacheOptions::dir == dir; empty if unknown. Throws
+/// InvalidArgument for a URL.
 std::string token_cache_folder(const std::string& dir);
 /// The same; throws SourceError if unknown.
 std::string token_cache_folder_or_fail(const std::string& dir);

@@ -6,7 +6,11 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
+#include "levada/sources/memory_file_testing.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -92,6 +96,32 @@ TEST_F(TokenCacheCopies, DistinguishesTextsThatDifferBetweenTheSampledBytes) {
     EXPECT_EQ(both[0].bytes_read > 0, round == 0);
     EXPECT_EQ(both[1].bytes_read > 0, round == 0);
   }
+}
+
+TEST_F(TokenCacheCopies, ComparesTextsOfUnknownTimeWhole) {
+  const std::string text(std::size_t{1} << 20, 'a');
+  const auto sampled = [](const std::string& content) {
+    return sampled_digest(MemoryFile("a.txt", content), content.size());
+  };
+  auto other = text;
+  for (std::size_t at = 0; sampled(other) != sampled(text) || other == text; at += 1000) {
+    ASSERT_LT(at, text.size()) << "every byte is sampled";
+    other = text;
+    other[at] = 'b';
+  }
+  TokenizeTexts how;
+  const auto entries = [&](std::map<std::string, std::string> texts) {
+    std::vector<std::string> names, found;
+    for (const auto& [name, content] : texts) names.push_back(name);
+    how.open = open_from(std::move(texts));
+    for (const auto& tokens : open().tokenize(names, how)) found.push_back(tokens.prefix);
+    return found;
+  };
+  const auto first = entries({{"a.txt", text}, {"b.txt", other}, {"c.txt", text}});
+  EXPECT_EQ(first[0], first[2]);
+  EXPECT_NE(first[0], first[1]) << "in one pass";
+  EXPECT_EQ(entries({{"a.txt", other}}).front(), first[1]) << "in a later run";
+  EXPECT_EQ(entries({{"a.txt", text}}).front(), first[0]);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "levada/base/atomic_file.h"
+#include "levada/base/fault_testing.h"
 #include "levada/base/unique_fd.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -50,6 +51,11 @@ TEST_F(TokenCacheFaults, SkipsEmptyTextsAndCountsThem) {
     EXPECT_EQ(tokens[0].bad_lines.count, 1);
     EXPECT_EQ(tokens[1].bad_lines.count, 1);
   }
+}
+
+TEST_F(TokenCacheFaults, RefusesAUrlAsItsFolder) {
+  EXPECT_THAT(fault_of([] { token_cache_folder("s3://b/c"); }),
+              HasSubstr("InvalidArgument: the folder of the cache is s3://b/c; it must be a local one"));
 }
 
 }  // namespace

@@ -80,14 +80,25 @@ def test_a_feed_is_iterable_but_no_iterator() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "is_type"),
-    [("seq_length", "8", True), ("seq_length", 0, False), ("seed", -1, False), ("seed", 1.0, True), ("shuffle", 7, True)],
+    [
+        ("seq_length", "8", True),
+        ("seq_length", 0, False),
+        ("seed", -1, False),
+        ("seed", 1.0, True),
+        ("shuffle", 7, True),
+        ("split", 98, True),
+        ("split", ("98", "2"), True),
+        ("eod", None, True),
+        ("eod", True, True),
+        ("cache_dir", None, True),
+    ],
 )
 def test_the_options_of_a_corpus_follow_the_same_rule(
     tmp_path: pathlib.Path, option: str, value: Any, is_type: bool
 ) -> None:
     (tmp_path / "a.txt").write_text("text\n" * 100)
     with pytest.raises(levada.InvalidArgument, match=f"^{option} must be") as caught:
-        levada.Corpus(tmp_path / "a.txt", tokenizer="bytes", cache_dir=tmp_path, **{option: value}).open()
+        levada.Corpus(tmp_path / "a.txt", **{"tokenizer": "bytes", "cache_dir": tmp_path, option: value}).open()
     assert isinstance(caught.value, TypeError) == is_type
 
 

@@ -67,6 +67,14 @@ def test_the_batches_of_a_callable_are_fed_and_reported(tmp_path: pathlib.Path, 
         assert told["reader"] == (rank == 0 or ("dp" in options and rank == 2))
 
 
+def test_a_field_whose_name_looks_like_a_callable_is_a_field(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"doc:text": "some words"}\n')
+    options = ("--text-field", "doc:text", "--tokenizer", "bytes", "--seq", "5", "--batch", "1", "--json")
+    ran = run(tmp_path, "feed", "a.jsonl", *options)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["samples"] == 2
+
+
 def test_samples_are_balanced_on_request(tmp_path: pathlib.Path) -> None:
     options = ["--batch", "4", "--balance", "flops", "--max-tokens", "64", "--json"]
     ran = run(tmp_path, "feed", "loaders:samples", "--mesh", "dp=2,tp=2", *options)

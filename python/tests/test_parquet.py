@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 import pathlib
 import subprocess
@@ -60,6 +62,11 @@ def test_strings_of_every_kind_are_text(tmp_path: pathlib.Path, type: str) -> No
         parquet.write_table(pyarrow.table({"text": pyarrow.array(TEXTS).dictionary_encode()}), path)
     else:
         path = write(tmp_path / "texts.parquet", TEXTS, type=getattr(pyarrow, type)())
+    assert read_all(path) == TEXTS
+
+
+def test_views_of_strings_that_are_not_stored_as_a_dictionary_are_text(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "texts.parquet", TEXTS, type=pyarrow.string_view(), use_dictionary=False)
     assert read_all(path) == TEXTS
 
 
@@ -133,6 +140,14 @@ def test_chats_are_lists_of_messages_without_null_fields(tmp_path: pathlib.Path,
         pyarrow.table({"messages": chats, "messages.raw": others, "text": others}), path, row_group_size=rows
     )
     assert list(map(json.loads, read_all(path, "messages", chats=True))) == CHATS
+
+
+def test_values_that_json_lacks_are_texts_in_chats(tmp_path: pathlib.Path) -> None:
+    time = datetime.datetime(2024, 5, 6, 7, 8)
+    message = {"role": "user", "content": "hello", "at": time, "price": decimal.Decimal("1.50"), "image": b"\xff"}
+    path = write(tmp_path / "chats.parquet", [[message]], column="messages")
+    expected = {"role": "user", "content": "hello", "at": str(time), "price": "1.50", "image": str(b"\xff")}
+    assert json.loads(read_all(path, "messages", chats=True)[0]) == [expected]
 
 
 def test_a_row_without_a_chat_is_an_error_or_skipped(tmp_path: pathlib.Path) -> None:

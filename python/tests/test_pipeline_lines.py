@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -41,6 +42,15 @@ def test_every_line_is_yielded_once_however_files_are_divided(paths: list[pathli
 def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(tmp_path: pathlib.Path, range_bytes: int) -> None:
     (tmp_path / "a.jsonl").write_text("one\n\ufefftwo\n", encoding="utf-8-sig")
     assert list(Pipeline.from_lines(tmp_path / "a.jsonl", range_bytes=range_bytes)) == ["one", "\ufefftwo"]
+
+
+@pytest.mark.parametrize("range_bytes", [2, 100])
+def test_bytes_that_are_no_text_are_an_error_that_names_file_and_byte(tmp_path: pathlib.Path, range_bytes: int) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    for content, byte in ((b"one\ntw\xffo\n", 7), (gzip.compress(b"one\n"), 2)):
+        path.write_bytes(content)
+        with pytest.raises(levada.SourceError, match=f"a.jsonl.gz is not UTF-8 at byte {byte}: from_lines\\(\\) reads text that is"):
+            list(Pipeline.from_lines(path, range_bytes=range_bytes))
 
 
 def test_workers_read_no_bytes_that_they_discard(paths: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +107,7 @@ def test_the_error_names_the_path_of_an_unreadable_file(paths: list[pathlib.Path
     with pytest.raises(levada.InvalidArgument, match="range_bytes is 0"):
         Pipeline.from_lines(paths, range_bytes=0)
     paths[1].write_bytes(b"fine\n\xff\n")
-    with pytest.raises(UnicodeDecodeError) as caught:
+    with pytest.raises(levada.SourceError, match="b.jsonl is not UTF-8 at byte 6") as caught:
         list(Pipeline.from_lines(paths[1]))
     assert isinstance(caught.value.__cause__, levada.StageFailed) and caught.value.__cause__.stage == "flat_map"
 

@@ -16,7 +16,7 @@ import levada
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
-from levada.corpus.storage import list_files
+from levada.corpus.storage import RemoteFile, list_files
 
 TEXTS = [f"document {number} " * (number % 17) for number in range(2000)]
 
@@ -39,6 +39,12 @@ def test_a_url_yields_the_samples_of_the_file(memory: Any, tmp_path: pathlib.Pat
     assert len(expected) > 100
     for url in ("memory://d/a.jsonl", "memory://d", "memory://*/a.json?", f"file://{tmp_path}/a.jsonl"):
         assert batches(levada.Corpus(url, seq_length=64, tokenizer="bytes")) == expected
+
+
+def test_a_url_that_pathlib_has_shortened_is_refused() -> None:
+    for paths in (pathlib.Path("s3://b/a.jsonl"), ["b.jsonl", pathlib.Path("hf://datasets/a.jsonl")]):
+        with pytest.raises(levada.InvalidArgument, match=r"paths has PosixPath\('.*'\), in which a slash of the URL is missing: pass"):
+            levada.Corpus(paths, tokenizer="bytes")
 
 
 def test_a_url_with_brackets_names_the_file_of_that_name(memory: Any) -> None:
@@ -101,6 +107,61 @@ def test_files_listed_by_a_host_are_read_from_that_host(hosts: list[str]) -> Non
     assert list_files("hosted://server") == ["hosted://server/data/a.txt", "hosted://server/renamed/a.txt"]
     with pytest.raises(levada.Unsupported, match="account://server/data/.* does not name by URLs: name each file itself"):
         levada.Corpus("account://server/data/*.txt", tokenizer="bytes").open()
+
+
+def test_two_stars_do_not_enter_folders_of_unfinished_output(memory: Any) -> None:
+    for name in ("/o/a.txt", "/o/s/b.txt", "/o/_temporary/0/b.txt", "/o/s/_temporary/c.txt", "/o/_d.txt"):
+        memory.pipe_file(name, b"some text")
+    assert list_files("memory://o/**/*.txt") == ["memory://o/_d.txt", "memory://o/a.txt", "memory://o/s/b.txt"]
+    assert list_files("memory://o/_temporary/**/*.txt") == ["memory://o/_temporary/0/b.txt"]
+
+
+class Tagged(MemoryFileSystem):  # type: ignore[misc]
+    """Like a web server, whose tags need not differ between files."""
+
+    protocol = "tagged"
+    store: dict[str, Any] = {}
+    pseudo_dirs: list[str] = [""]
+    tag = ""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.partition("://")[2].strip("/") if "://" in path else path
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return {**super().info(path, **options), "ETag": self.tag}
+
+
+@pytest.mark.parametrize(("tag", "is_digest"), [('"6553f100-7"', False), ('W/"7-18bcfe56800"', False), (f'"{"0f" * 16}-3"', True)])
+def test_only_a_tag_that_is_a_digest_identifies_a_text_under_another_url(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tag: str, is_digest: bool
+) -> None:
+    fsspec.register_implementation("tagged", Tagged, clobber=True)
+    monkeypatch.setattr(Tagged, "tag", tag)
+    texts = {"tagged://s/a.txt": "a first", "tagged://s/b.txt": "another"}
+    for url, text in texts.items():
+        Tagged().pipe_file(url, text.encode())
+    for paths in (list(texts), ["tagged://s/b.txt"]):  # together, and from the cache
+        corpus = levada.Corpus(paths, seq_length=7, packing="documents", tokenizer="bytes", cache_dir=tmp_path)
+        read = [bytes(batch["tokens"][0].tolist()).decode() for batch in levada.Feed(corpus, batch_size=1)]
+        assert read == ([texts["tagged://s/a.txt"]] * len(paths) if is_digest else [texts[path] for path in paths])
+    Tagged.store.clear()
+
+
+class Shrunk(Tagged):
+    """Like a web server whose file has become shorter since it was opened."""
+
+    protocol = "shrunk"
+
+    def cat_file(self, path: str, **_: Any) -> bytes:
+        raise type("Unsatisfiable", (Exception,), {"status": 416})(path)
+
+
+def test_a_file_that_has_become_shorter_is_an_error_that_says_so() -> None:
+    fsspec.register_implementation("shrunk", Shrunk, clobber=True)
+    Shrunk().pipe_file("/d/a.txt", b"some text")
+    with pytest.raises(levada.SourceError, match="^shrunk://d/a.txt was written to while it was being read: start again with"):
+        RemoteFile("shrunk://d/a.txt").read(4, 8)
 
 
 def test_a_pair_of_files_is_read_once_however_its_files_are_named(memory: Any, tmp_path: pathlib.Path) -> None:

@@ -28,13 +28,18 @@ from levada.job.job import join
 from levada.pipeline.pipeline import Pipeline
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_NAMES = ("--text-field", "--eod")
+"""Options of a feed of files whose values are names in the data, which may look like a callable."""
 _FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
 _MAX_RANKS = 256
 
 
 def names_callable(arguments: list[str]) -> bool:
     """Returns whether this module handles a `levada feed` with these arguments."""
-    return any(_CALLABLE.fullmatch(argument) and not os.path.exists(argument) for argument in arguments)
+    return any(
+        _CALLABLE.fullmatch(argument) and before not in _NAMES and not os.path.exists(argument)
+        for before, argument in itertools.pairwise(["", *arguments])
+    )
 
 
 def feed(arguments: list[str]) -> int:

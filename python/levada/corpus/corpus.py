@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from levada import _levada
@@ -26,6 +28,9 @@ _CHOICES = {
     "dtype": ("int64", "int32"),
     "tensors": ("numpy", "torch"),
 }
+
+_PATH_OF_URL = re.compile(r"[a-z][a-z0-9+.-]+:/[^/]")
+"""Matches a URL of which pathlib has removed a slash."""
 
 PathLike = str | os.PathLike[str]
 
@@ -109,10 +114,21 @@ class Corpus:
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
         if not isinstance(several, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in several):
             raise InvalidType(f"paths must be a path or a list of paths, got {self.paths!r}")
+        for path in several:
+            if isinstance(path, os.PathLike) and _PATH_OF_URL.match(os.fsdecode(path)) and not os.path.exists(path):
+                raise InvalidArgument(f"paths has {path!r}, in which a slash of the URL is missing: pass the URL as a str")
         if not 0 <= self.epochs < _MAX_EPOCHS:
             raise InvalidArgument(f"epochs must be 0, for no end, or a number below 2**62, got {self.epochs}")
         if isinstance(self.split, str):
             raise InvalidArgument(f"split is {self.split!r}; it must be numbers, such as (98, 1, 1)")
+        shares = list(self.split) if isinstance(self.split, Iterable) else [None]
+        if not all(isinstance(share, numbers.Real) for share in shares):
+            raise InvalidType(f"split must be numbers, such as (98, 1, 1), got {self.split!r}")
+        self.split = shares if shares else ()
+        if isinstance(self.eod, bool) or not isinstance(self.eod, (str, numbers.Integral)):
+            raise InvalidType(f"eod must be the text or the number of a token, got {self.eod!r}")
+        if not isinstance(self.cache_dir, (str, os.PathLike)):
+            raise InvalidType(f"cache_dir must be a path, got {self.cache_dir!r}")
         self._opened: CorpusSource | None = None
         self._process = 0
         self._of_parent: CorpusSource | None = None

@@ -172,7 +172,9 @@ class ParquetReader:
         if types.is_dictionary(type):
             sizes = numpy.append(self._decoded_bytes(array.dictionary), 0)
             return sizes[array.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)]
-        if types.is_string(type) or types.is_large_string(type) or types.is_string_view(type):
+        if types.is_string_view(type):
+            array, type = array.cast("large_string"), self._pyarrow.large_string()  # pyarrow cannot tell the lengths of views
+        if types.is_string(type) or types.is_large_string(type):
             return compute.binary_length(array).cast("int64").fill_null(0).to_numpy(zero_copy_only=False)
         if types.is_list(type) or types.is_large_list(type):
             before = numpy.insert((self._decoded_bytes(array.values) + _VALUE_BYTES).cumsum(), 0, 0)
@@ -264,14 +266,15 @@ class ParquetReader:
 
 
 def _json_of(chat: list[Any]) -> str:
-    """Returns the messages as JSON, without null values, which in a table mark absent fields of a message."""
+    """Returns the messages as JSON, without null values, which in a table mark absent fields of a message. Values that
+    JSON lacks, such as times, become the text that a template would write for them."""
 
     def without_nulls(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: without_nulls(each) for key, each in value.items() if each is not None}
         return list(map(without_nulls, value)) if isinstance(value, list) else value
 
-    return json.dumps(without_nulls(chat), ensure_ascii=False)
+    return json.dumps(without_nulls(chat), ensure_ascii=False, default=str)
 
 
 FORMATS = [_levada.TextFormat(".parquet", ParquetReader)]

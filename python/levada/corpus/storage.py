@@ -18,7 +18,11 @@ from levada.base.packages import import_for
 __all__ = ["REMOTE"]
 
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "Content-MD5", "content_md5", "checksum", "blob_id")
-"""Keys in a file system's info that identify the content of a file. The first one present is used."""
+"""Keys in a file system's info whose value changes with the content of a file. The first one present is used."""
+
+_DIGEST = re.compile(r'"?[0-9a-fA-F]{32,}(-\d+)?"?')
+"""A tag that is a digest, such as an MD5. Other tags may only tell versions of one file apart: web servers make them of a
+file's size and time, which files that were unpacked together share."""
 
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "Last-Modified")
 """Keys in a file system's info for the time of the last change."""
@@ -30,31 +34,35 @@ def shown_url(text: str) -> str:
 
 
 class RemoteFile:
-    """A file with the content that it had at construction. Any thread may use it, also in a forked process."""
+    """A file with the content that it had at construction. Any thread may use it, also in a forked process.
+
+    `tag` identifies the content among all files; "" if the storage has nothing that does."""
 
     def __init__(self, url: str) -> None:
         self._url, self._shown = url, shown_url(url)
         fs, path = _filesystem(url)
         try:
-            self.size, self.modified_ns, self.tag = _look(fs, path)
+            self.size, self.modified_ns, self._tag = _look(fs, path)
         except Exception as error:
             raise _fault(error) from None
+        is_of_any_file = not self._tag or _DIGEST.fullmatch(self._tag)
+        self.tag = self._tag if is_of_any_file else f"{self._tag} of {self._shown}"
 
     def read(self, start: int, end: int) -> bytes:
         """Returns the bytes [start, end), or fewer if the response was cut off. Raises SourceError if the file has
         changed, and OSError."""
         fs, path = _filesystem(self._url)
         try:
-            if self.tag and hasattr(fs, "_call_s3"):
-                return _read_s3(fs, path, start, end, self.tag)
+            if self._tag and hasattr(fs, "_call_s3"):
+                return _read_s3(fs, path, start, end, self._tag)
             data: bytes = fs.cat_file(path, start=start, end=end)
             if len(data) > end - start:
                 raise SourceError(f"{self._shown} cannot be read in parts, for its server sends all of it: copy the file")
-            if _look(fs, path) != (self.size, self.modified_ns, self.tag):
+            if _look(fs, path) != (self.size, self.modified_ns, self._tag):
                 raise self._changed()
             return data
         except Exception as error:
-            if _status(error) == 412:
+            if _status(error) in (412, 416):  # it has another tag, or ends before `start`
                 raise self._changed() from None
             if isinstance(_unwrapped(error), FileNotFoundError) and _status(error) < 500:
                 raise self._changed("was removed") from None
@@ -77,6 +85,8 @@ def list_files(url: str) -> list[str]:
             found = _complete(fs.glob, path, detail=True)
             if "/." not in path[root:]:  # as in glob(7), hidden files must be named explicitly
                 found = {name: info for name, info in found.items() if "/." not in name[root:]}
+            if "**" in path and "/_" not in path[root:]:  # does not enter unfinished output (_temporary), nor a program's notes
+                found = {name: info for name, info in found.items() if "/_" not in name[root : name.rfind("/") + 1]}
             return [_url(url, path, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
         return [_url(url, path, name) for name in _complete(fs.find, path) if name != path]
     except Exception as error:
@@ -108,7 +118,7 @@ def _filesystem(url: str) -> tuple[Any, Any]:
 
 
 def _look(fs: Any, path: str) -> tuple[int, int, str]:
-    """Returns the file's current size, the time of its last change, and a tag that identifies its content."""
+    """Returns the file's current size, the time of its last change, and a tag that changes with its content."""
     fs.invalidate_cache(path)
     info = fs.info(path)
     if info["type"] == "directory":

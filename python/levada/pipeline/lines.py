@@ -145,7 +145,7 @@ class Lines:
                 for line in lines:
                     if self._at >= end:
                         return
-                    text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                    text = _decoded(line.removesuffix(b"\n").removesuffix(b"\r"), path, self._at)
                     if self._at == 0:
                         text = text.removeprefix("\ufeff")  # byte order mark
                     self._at += len(line)
@@ -156,6 +156,16 @@ class Lines:
 
     def load_state_dict(self, state: int | None) -> None:
         self._at = state
+
+
+def _decoded(line: bytes, path: str, at: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"{path} is not UTF-8 at byte {at + error.start + 1}: from_lines() reads text that is not compressed; convert the file, or "
+            "leave it out"
+        ) from None
 
 
 def _first_line(file: BinaryIO, begin: int) -> int:
