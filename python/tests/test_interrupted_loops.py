@@ -93,3 +93,36 @@ def test_a_batch_that_next_has_dropped_is_the_first_of_the_resumed_run(
     resumed = make()
     resumed.load_state_dict(feed.state_dict())
     assert got + list(map(first_of, resumed)) == expected
+
+
+class Numbers:
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, number: int) -> int:
+        if number in (0, 2, 5):
+            raise ValueError("no item")
+        return number
+
+
+def test_a_batch_that_next_has_dropped_is_in_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = levada.DataLoader(Numbers(), 2, epochs=2, on_error="skip", max_skipped=6)
+    batches = iter(loader)
+
+    def seen() -> Any:
+        return loader.step, loader.epoch, loader.valid, loader.global_valid, loader.numbers, loader.skipped, loader.stats.samples
+
+    expected = [(1, 0, 1, 2, [0, 1], 1, 1), (2, 0, 1, 2, [2, 3], 2, 2), (3, 0, 1, 2, [4, 5], 3, 3), (4, 1, 1, 2, [0, 1], 4, 4)]
+    assert [seen() for _ in expected[:3] if next(batches) is not None] == expected[:3]
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        note = loader._note_taken
+
+        def interrupted(*arguments: Any) -> None:
+            note(*arguments)
+            signal.raise_signal(signal.SIGINT)
+
+        patched.setattr(loader, "_note_taken", interrupted)
+        next(batches)
+    assert seen() == expected[2]
+    next(batches)  # the step after the dropped one
+    assert seen() == (5, 1, 1, 2, [2, 3], 5, 5)

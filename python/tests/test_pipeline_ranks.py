@@ -103,7 +103,7 @@ def test_states_of_ranks_that_took_items_in_turns_resume_on_any_number_of_ranks(
     for _ in range(300):
         saved, now, taken = draw.randint(1, 9), draw.randint(1, 9), draw.randint(0, 60)
         counts = [len(range(rank, taken, saved)) for rank in range(saved)]
-        positions = [Position(["source"], 0, True, rank, saved, counts[rank], 0, None) for rank in range(saved)]
+        positions = [Position(["source"], [""], 0, True, rank, saved, counts[rank], 0, None) for rank in range(saved)]
         draw.shuffle(positions)
         resumed = [position_of_rank(positions, rank, now, takes_turns=True) for rank in range(now)]
         rest = [range(rank, 100, now)[resumed[rank].items :] for rank in range(now)]

@@ -352,3 +352,91 @@ def test_a_state_of_a_run_in_another_order_is_refused(taken: int, first: bool, s
         run.load_state_dict(state)
         with pytest.raises(levada.InvalidArgument, match="3 workers.*, but a run with 3 workers"):
             list(run)
+
+
+def unlike(pipeline: Pipeline[int], other: Pipeline[int]) -> dict[str, tuple[Pipeline[Any], Pipeline[Any], str]]:
+    """Returns pairs of pipelines whose stages have the same names and other parameters, with the difference."""
+
+    def documents(pipeline: Pipeline[int]) -> Pipeline[Any]:
+        return pipeline.map(lambda number: np.arange(1, 3 + number % 5))
+
+    return {
+        "batch": (pipeline.batch(3).shuffle(4), pipeline.batch(4).shuffle(4), "size=3, and now has size=4"),
+        "shuffle": (pipeline.shuffle(7), pipeline.shuffle(20), "buffer=7, seed=None, and now has buffer=20, seed=None"),
+        "shuffle seed": (pipeline.shuffle(7, seed=1), pipeline.shuffle(7, seed=2), "seed=1, and now has buffer=7, seed=2"),
+        "skip": (pipeline.skip(3), pipeline.skip(10), "count=3, and now has count=10"),
+        "interleave": (
+            pipeline.interleave(other, weights=[1, 1]),
+            pipeline.interleave(other, weights=np.array([1, 5])),
+            r"weights=\[1.0, 1.0\], seed=None, and now has weights=\[1.0, 5.0\], seed=None",
+        ),
+        "bucket_batch": (
+            pipeline.bucket_batch(lambda number: number % 9, boundaries=[4], size=3),
+            pipeline.bucket_batch(lambda number: number % 9, boundaries=np.array([2, 4]), size=3),
+            r"boundaries=\[4\], size=3, max_tokens=None, and now has boundaries=\[2, 4\]",
+        ),
+        "pack": (documents(pipeline).pack(16), documents(pipeline).pack(32), "sequence=16, .*, and now has sequence=32"),
+    }
+
+
+@pytest.mark.parametrize("kind", list(unlike(Pipeline([1]), Pipeline([1]))))
+def test_a_state_of_other_parameters_is_refused(kind: str) -> None:
+    saved, resumed, difference = unlike(Pipeline(range(60)), Pipeline(range(100, 160)))[kind]
+    run = saved.run(seed=3)
+    next(iter(run))
+    state = run.state_dict()
+    loaded = resumed.run()
+    loaded.load_state_dict(state)
+    with pytest.raises(levada.InvalidArgument, match=rf"stage {kind.split()[0]} was saved with .*{difference}.*lose or repeat"):
+        list(loaded)
+    again = saved.run()
+    again.load_state_dict(state)
+    assert len(list(again)) > 0
+
+
+def test_a_state_of_from_lines_is_refused_for_other_ranges_and_files(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"{number}\n" for number in range(300)))
+    run = Pipeline.from_lines(path, range_bytes=90).run()
+    lines = list(itertools.islice(run, 100))
+    state = run.state_dict()
+    copied = tmp_path / "copy.txt"
+    copied.write_bytes(path.read_bytes())
+    resumed = Pipeline.from_lines(copied, range_bytes=90).run()
+    resumed.load_state_dict(state)
+    assert lines + list(resumed) == path.read_text().split()
+    copied.write_text("".join(f"{number + 1000}\n" for number in range(300)))
+    for other, range_bytes in ((path, 50), (copied, 90)):
+        resumed = Pipeline.from_lines(other, range_bytes=range_bytes).run()
+        resumed.load_state_dict(state)
+        with pytest.raises(levada.InvalidArgument, match="stage source was saved with range_bytes=90, files=.* and now has"):
+            list(resumed)
+
+
+def test_a_batch_may_have_another_size_only_where_the_resumed_items_are_exact() -> None:
+    numbers = Pipeline(list(range(60)))
+    run = numbers.batch(3).map(list).run()
+    batches = list(itertools.islice(run, 5))
+    state = run.state_dict()
+    resumed = numbers.batch(4).map(list).run()
+    resumed.load_state_dict(state)
+    assert sum([*batches, *resumed], []) == list(range(60))
+    with numbers.dispatch().map(double).batch(3).run(1, context="forkserver") as apart:
+        next(iter(apart))
+        state = apart.state_dict()
+    for workers in (0, 1):
+        with numbers.dispatch().map(double).batch(4).run(workers, context="forkserver") as resumed:
+            resumed.load_state_dict(state)
+            with pytest.raises(levada.InvalidArgument, match="stage batch was saved with size=3, and now has size=4"):
+                list(resumed)
+
+
+def test_the_end_of_take_and_repeat_may_be_another_one() -> None:
+    for saved, resumed, items in (
+        (Pipeline(range(9)).take(5), Pipeline(range(9)).take(8), list(range(8))),
+        (Pipeline(range(3)).repeat(2), Pipeline(range(3)).repeat(3), [0, 1, 2] * 3),
+    ):
+        run, following = saved.run(), resumed.run()
+        taken = list(itertools.islice(run, 4))
+        following.load_state_dict(run.state_dict())
+        assert taken + list(following) == items

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import collections.abc
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import levada
+import pyarrow
 import pytest
 from levada import Pipeline
 from levada.base.iterators import iterate
@@ -76,3 +79,35 @@ class Iterable(Short):
 def test_an_object_with_its_own_iterator_is_iterated() -> None:
     assert list(iterate(Iterable(IndexError))) == [7, 8] == list(Pipeline(Iterable(IndexError)))
     assert list(iterate({"a": 1})) == ["a"] and list(iterate("ab")) == ["a", "b"] and list(iterate([1, 2])) == [1, 2]
+
+
+def test_a_table_is_refused_because_its_items_are_columns() -> None:
+    table = pyarrow.table({"a": [1, 2, 3], "b": [4, 5, 6]})
+    for each in (table, table.to_batches()[0]):
+        match = rf"source is a pyarrow {type(each).__name__}, which is indexed by column; pass its rows, such as \w+\.to_pylist\(\)"
+        for refuses in (Pipeline, levada.Feed):
+            with pytest.raises(levada.InvalidArgument, match=match):
+                refuses(each)
+    assert list(Pipeline(table.to_pylist()))[1] == {"a": 2, "b": 5}
+
+
+def test_a_dict_of_splits_is_refused_because_its_items_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = {name: type(name, (dict,), {}) for name in ("DatasetDict", "IterableDatasetDict")}
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(**classes))
+    for name, cls in classes.items():
+        for refuses in (Pipeline, levada.Feed):
+            match = f"source is a {name}, whose items are the names train, test of its splits; pass one split"
+            with pytest.raises(levada.InvalidArgument, match=match):
+                refuses(cls(train=[1], test=[2]))
+
+
+class Three:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, at: int) -> int:
+        return at
+
+
+def test_a_class_of_indexable_objects_is_called_in_each_epoch() -> None:
+    assert list(Pipeline(Three)) == [0, 1, 2]  # type: ignore[arg-type]

@@ -252,6 +252,39 @@ def test_the_epoch_reaches_the_data_sets_within_torchs_wrappers_once() -> None:
             loader.close()
 
 
+class EpochStream(torch_data.IterableDataset[int]):
+    def __init__(self, data: Epochs) -> None:
+        self.data, self.set_epoch = data, data.set_epoch
+
+    def __iter__(self) -> Any:
+        return iter([self.data.epoch])
+
+
+class ByEpoch(torch_data.Sampler[int]):
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        return iter([self.epoch])
+
+
+def test_the_epoch_reaches_the_data_sets_within_torchs_wrappers_through_feeds_and_pipelines() -> None:
+    data = Epochs(4)
+    within = torch_data.Subset(torch_data.ConcatDataset([data]), range(2))
+    for source in (torch_data.Subset(within, [1]), within, torch_data.DataLoader(within), torch_data.ChainDataset([EpochStream(data)])):
+        feed = levada.Feed(source)
+        for epoch in (3, 5):
+            data.calls = 0
+            feed.set_epoch(epoch)
+            assert {int(batch) for batch in feed} == {epoch} and data.calls == 1, source
+        run = levada.Pipeline(source).run()
+        assert [{int(item) for item in run} for _ in range(3)] == [{0}, {1}, {2}], source
+    run = levada.Pipeline(torch_data.DataLoader(torch.arange(4), sampler=ByEpoch())).run()  # type: ignore[arg-type, unused-ignore]
+    assert [[int(item) for item in run] for _ in range(3)] == [[0], [1], [2]]
+
+
 def test_a_state_is_plain_and_torchs_loader_accepts_a_loader(tmp_path: pathlib.Path) -> None:
     loader = levada.DataLoader(Squares(20), 4, True, seed=1, pin_memory=True)
     for _ in loader:

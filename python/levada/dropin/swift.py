@@ -28,10 +28,10 @@ from typing import Any
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 from levada._levada import Mesh
+from levada.base.epochs import set_epoch
 from levada.base.errors import InvalidArgument, Unsupported
 from levada.batch.devices import accelerator, mover
 from levada.feed.feed import Feed
-from levada.feed.sources import set_epoch
 
 _HOOKS = ("_scatter_object_list", "_skip_batches", "_scatter_device")
 """Private methods of ms-swift, none of which this class calls."""

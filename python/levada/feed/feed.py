@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from levada._levada import CorpusSource, Layout, Mesh, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.checks import check_choice, check_seconds, epoch_number
+from levada.base.epochs import parts_of, set_epoch
 from levada.base.errors import Error, InvalidArgument, InvalidType
 from levada.base.iterators import Ended
 from levada.base.keywords import explain_unknown
+from levada.base.tables import expect_samples
 from levada.base.threads import OneCaller
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
@@ -32,7 +34,7 @@ from levada.feed.loaders import check_whole, with_article
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed, begin_corpus, begin_iterable, why_empty
 from levada.feed.read_ahead import ReadAhead
-from levada.feed.sources import ends_short, parts_of, set_epoch
+from levada.feed.sources import ends_short
 from levada.feed.states import FeedState, read_state
 from levada.feed.torch_loaders import default_iterate
 from levada.feed.view import PassView
@@ -206,6 +208,7 @@ class Feed(PassView, Generic[Batch]):
             device_buffers=device_buffers,
         )
         check_seconds("timeout", timeout)
+        expect_samples(source)
         if any(isinstance(part, Feed) for part in parts_of(source)):
             raise InvalidArgument("the source is a feed already; iterate it, or pass its source")
         if readers is None:
@@ -372,9 +375,10 @@ class Feed(PassView, Generic[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass. Calls set_epoch() on the source and on its dataset, sampler, batch sampler
-        and batch sampler's sampler if they have one. A Corpus starts the pass at this epoch. After load_state_dict(),
-        an epoch other than the state's starts at its beginning; iterating a Corpus then raises InvalidArgument unless
-        the state is at the beginning of `epoch`."""
+        and batch sampler's sampler if they have one, or on the data sets that a torch Subset, ConcatDataset,
+        StackDataset or ChainDataset reads from. A Corpus starts the pass at this epoch. After load_state_dict(), an
+        epoch other than the state's starts at its beginning; iterating a Corpus then raises InvalidArgument unless the
+        state is at the beginning of `epoch`."""
         epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if epoch != self.epoch:

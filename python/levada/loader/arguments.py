@@ -9,6 +9,7 @@ from typing import Any
 
 from levada.base.checks import check_choice, check_function, whole_number
 from levada.base.errors import InvalidArgument
+from levada.base.tables import expect_no_table
 from levada.batch.balance import Balance, Cost
 from levada.corpus.corpus import Corpus
 from levada.feed.loaders import why_partial
@@ -22,12 +23,6 @@ FEED = (
 )  # fmt: skip
 """Arguments of Feed that a DataLoader accepts, too."""
 _SEEDS = 1 << 64
-_TABLES = (
-    ("pyarrow", "Table", "table.to_pylist()"),
-    ("pyarrow", "RecordBatch", "batch.to_pylist()"),
-    ("pandas", "DataFrame", 'frame.to_dict("records")'),
-)
-"""Classes whose len() is a number of rows and whose [number] is a column, with an expression for their rows."""
 
 
 def dataset_of(dataset: Any) -> Any:
@@ -45,10 +40,7 @@ def dataset_of(dataset: Any) -> Any:
         raise InvalidArgument("a Corpus is read by levada.Feed(corpus, batch_size=...), in the same order for the same seed")
     if hasattr(dataset, "dataset") and hasattr(dataset, "batch_sampler") and not hasattr(dataset, "__getitem__"):
         raise InvalidArgument(f"the data set is a loader, a {name}; pass its dataset, or use levada.DataLoader.like(loader)")
-    for module, table, rows in _TABLES:
-        if _is(dataset, module, table):
-            kind = f"a {module} {table}"
-            raise InvalidArgument(f"the data set is {kind}, which is indexed by column; pass its rows, such as {rows}")
+    expect_no_table("the data set", dataset)
     if not _is_by_number(dataset):
         raise InvalidArgument(
             f"{name} cannot be read by number: it has no __getitem__ and __len__; an iterable is for levada.Feed, which reads it "

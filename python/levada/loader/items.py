@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from levada import _levada
 from levada._levada import derived_seed
+from levada.base.epochs import set_epoch_of
 from levada.base.errors import InvalidArgument, ItemError
 from levada.base.exception_texts import failure_text, report_of
 from levada.batch.balance import collate_packed, length_of
@@ -17,7 +18,7 @@ from levada.batch.memory import note_levada_worker
 from levada.loader.balanced import StepBalance
 from levada.loader.division import Division
 from levada.loader.counted import counted
-from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
+from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all
 
 _COLLATE = 1
 """Stream of a batch's first key that seeds collate_fn. Stream 2 is used for drawing by weights."""
@@ -224,7 +225,7 @@ class Producer(Sequence[Any]):
         """Sets the data set's epoch, unless it is set. Another producer of this process may have the same data set."""
         global _entered
         if epoch != self._at_epoch or _entered is not self._identity:
-            set_epoch_of(self.making.dataset, epoch)
+            set_epoch_of([self.making.dataset], epoch)
             self._at_epoch, _entered = epoch, self._identity
 
     def _at_once(self, samples: list[Sample]) -> list[Any] | None:

@@ -28,7 +28,7 @@ from levada.loader.counted import with_counts
 from levada.loader.division import Division
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
-from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned
+from levada.loader.passes import LoaderPass, Offer, PassCounts, StartedByNext, Taken, agreed, coordinates_of, pinned
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers, start_fork_server
 from levada.loader.states import LoaderState
 from levada.loader.view import LoaderView
@@ -171,9 +171,7 @@ class DataLoader(LoaderView[Batch]):
         self._known_digest = ""  # digest of the readers' list for the latest pass
         self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
         self._unread: tuple[int, int] | None = None  # epoch and position at which max_steps ended the last pass
-        self._taken: Taken | None = None
-        self._samples = 0  # samples in the batches taken, without padding; the core counts those of balanced steps
-        self.skipped = 0
+        self._pass_counts = self._pass_before = PassCounts()  # after the last batch taken, and before it
         self._worker_options = WorkerOptions(
             self.num_workers, context, prefetch_factor or 2, worker_init_fn, self.timeout, self.record, count("max_skipped", max_skipped)
         )
@@ -321,7 +319,8 @@ class DataLoader(LoaderView[Batch]):
         self._known_identity, self._known_digest = common.identity, common.digest
         self._plan = Plan(epoch, self._division(position, draws), coordinates, self._list(epoch) if joined.is_reader else None)
         self._draws = draws
-        self._is_set, self._is_named, self._left, self._loaded, self._unread, self.skipped = False, False, None, None, None, 0
+        self._is_set, self._is_named, self._left, self._loaded, self._unread = False, False, None, None, None
+        self._pass_counts = self._pass_counts._replace(skipped=0)
         self._epoch, self._at = epoch, position
         if not joined.is_reader:
             return Beginning(None, 0)
@@ -371,13 +370,12 @@ class DataLoader(LoaderView[Batch]):
             failed=lambda: None if workers is None else workers.failed,
             finish=pinned if self._pins else lambda batch: batch,
         )
-        self._passing, self._taken, self._samples = (plan, draws, started.core), None, 0
+        self._passing, self._pass_counts = (plan, draws, started.core), PassCounts()
         return started
 
     def _note_taken(self, taken: Taken, left_out: int) -> None:
-        self._taken = taken
-        self._samples += taken.valid or 0
-        self.skipped += left_out
+        before = self._pass_before = self._pass_counts
+        self._pass_counts = PassCounts(taken, before.samples + (taken.valid or 0), before.skipped + left_out)
 
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
         """Records that the pass has ended. The next pass begins with the epoch after that of its last draw."""
@@ -397,8 +395,8 @@ class DataLoader(LoaderView[Batch]):
     @property
     def epoch(self) -> int:
         """Epoch of the last batch during a pass, otherwise the epoch of the next pass."""
-        if self._passing is not None and self._taken is not None:
-            return self._taken.epoch
+        if self._passing is not None and (taken := self._taken) is not None:
+            return taken.epoch
         if not self._is_set or self._is_named or self._at == 0:
             return self._epoch
         draws = self._draws_of(self._epoch)
@@ -452,7 +450,7 @@ class DataLoader(LoaderView[Batch]):
                     self._expect_end(self._epoch, self._at, self._draws)
                 self._left, self._is_set, self._at = (self._epoch, self._at), False, 0
             if self._running_pass() is None:
-                self._taken = None
+                self._pass_counts = self._pass_counts._replace(taken=None)
             self._epoch, self._unread = epoch, None
 
     def state_dict(self) -> dict[str, Any]:
@@ -480,7 +478,8 @@ class DataLoader(LoaderView[Batch]):
             loaded.expect_same(self._identity())
         with self._beginning:
             super().close()
-            self._passing, self._taken, self._left, self._loaded, self._unread = None, None, None, loaded, None
+            self._passing, self._left, self._loaded, self._unread = None, None, loaded, None
+            self._pass_counts = self._pass_counts._replace(taken=None)
             self._epoch, self._at, self._is_set, self._is_named = loaded.epoch, loaded.position, True, False
             if self._order is None:
                 self._draws = loaded.draws

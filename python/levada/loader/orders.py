@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from levada._levada import MIX_VERSION, PERMUTATION_VERSION, SampleOrder, derived_seed
 from levada.base.checks import whole_number
+from levada.base.epochs import set_epoch_of
 from levada.base.errors import InvalidArgument
 
 _END_OF_NUMBERS = 1 << 62
@@ -71,34 +72,8 @@ class Parts(Sequence[Any]):
         at, own = self.place(number)
         return self.parts[at][own]
 
-
-def set_epoch_of(dataset: Any, epoch: int) -> None:
-    """Calls the data set's set_epoch(). If it has none, calls it on each data set that a Parts, or torch's Subset,
-    ConcatDataset or StackDataset, reads from, once for each."""
-    pending, seen = [dataset], set()
-    while pending:
-        part = pending.pop(0)
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        set_epoch = getattr(part, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
-        else:
-            pending += _parts_of(part)
-
-
-def _parts_of(dataset: Any) -> list[Any]:
-    if isinstance(dataset, Parts):
-        return dataset.parts
-    torch_data: Any = sys.modules.get("torch.utils.data")
-    if torch_data is None:
-        return []
-    if isinstance(dataset, torch_data.Subset):
-        return [dataset.dataset]
-    if isinstance(dataset, (torch_data.ConcatDataset, getattr(torch_data, "StackDataset", torch_data.ConcatDataset))):
-        return list(dataset.datasets.values() if isinstance(dataset.datasets, Mapping) else dataset.datasets)
-    return []
+    def set_epoch(self, epoch: int) -> None:
+        set_epoch_of(self.parts, epoch)
 
 
 class Order:
@@ -185,8 +160,9 @@ def list_sampler(sampler: Any, epoch: int, seed: int, items: int, *, in_batches:
     key = derived_seed(seed, epoch)
     with own_generators():
         seed_all(key)
-        for part in (sampler, getattr(sampler, "sampler", None)):
-            set_epoch_of(part, epoch)
+        parts = (sampler, getattr(sampler, "sampler", None))
+        set_epoch_of(parts, epoch)
+        for part in parts:
             generator = getattr(part, "generator", None)
             if generator is not None and hasattr(generator, "manual_seed"):
                 generator.manual_seed(key >> 1)

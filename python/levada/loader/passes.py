@@ -91,6 +91,16 @@ class Taken(NamedTuple):
         return self.plan.epoch + self.plan.division.step(self.step)[0] // self.draws
 
 
+class PassCounts(NamedTuple):
+    """The last batch of a pass, and the counts of its batches up to that one."""
+
+    taken: Taken | None = None
+    samples: int = 0
+    """Samples in the batches, without padding. The core counts those of balanced steps."""
+    skipped: int = 0
+    """Items left out of the batches."""
+
+
 class StartedByNext:
     """An iterator whose pass begins with the first next(), because trainers create iterators before they load a state
     or set the epoch."""

@@ -13,7 +13,7 @@ from levada.feed.stats import FeedStats
 from levada.loader.balanced import Lengths
 from levada.loader.items import Plan
 from levada.loader.orders import Order
-from levada.loader.passes import Taken
+from levada.loader.passes import PassCounts, Taken
 
 _SAMPLES = "levada_feed_samples_total"
 
@@ -27,8 +27,26 @@ class LoaderView(Feed[Batch]):
     _lists_batches: bool
     _skips: bool
     batch_size: int | None
-    _taken: Taken | None
-    _samples: int
+    _pass_counts: PassCounts
+    _pass_before: PassCounts
+    _passing: tuple[Plan, int, Any] | None
+
+    @property
+    def _delivered(self) -> PassCounts:
+        """The counts after the last batch that the loop has. An interrupt in next() may drop the last batch taken."""
+        counts, passing = self._pass_counts, self._passing
+        if counts.taken is None or passing is None or counts.taken.step < passing[2].step:
+            return counts
+        return self._pass_before
+
+    @property
+    def _taken(self) -> Taken | None:
+        return self._delivered.taken
+
+    @property
+    def skipped(self) -> int:
+        """Number of items that on_error="skip" has left out of this rank's batches in the pass so far."""
+        return self._delivered.skipped
 
     @property
     def valid(self) -> int | None:
@@ -40,7 +58,7 @@ class LoaderView(Feed[Batch]):
     def stats(self) -> FeedStats:
         """Counts of the pass so far. `samples` counts samples without padding."""
         stats = super().stats
-        return stats if self.balance is not None else replace(stats, samples=self._samples)
+        return stats if self.balance is not None else replace(stats, samples=self._delivered.samples)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
         """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is included only with

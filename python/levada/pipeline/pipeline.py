@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from levada import _levada
-from levada.base.checks import check_function
-from levada.base.errors import InvalidArgument
+from levada.base.checks import check_function, whole_number
+from levada.base.errors import InvalidArgument, InvalidType
 from levada.base.iterators import Ended
 from levada.base.keywords import explain_unknown
 from levada.corpus.corpus import Corpus
@@ -156,7 +156,7 @@ class Pipeline(Generic[T]):
         measure = FieldLength(length) if isinstance(length, str) else length
         arguments = {
             "length": measure,
-            "boundaries": list(boundaries),
+            "boundaries": [whole_number("a boundary of bucket_batch()", each) for each in boundaries],
             "size": size,
             "max_tokens": max_tokens,
             "drop_last": drop_last,
@@ -303,7 +303,11 @@ class Pipeline(Generic[T]):
         inputs = self._inputs("interleave", others)
         if stop == "cycle":
             inputs = tuple(Pipeline._of(each).repeat()._stage for each in inputs)
-        arguments = {"weights": [float(each) for each in weights or ()], "stop": stop, "seed": seed}
+        try:
+            shares = [] if weights is None else [float(each) for each in weights]
+        except (TypeError, ValueError):
+            raise InvalidType(f"weights of interleave() must be one number for each pipeline, got {weights!r}") from None
+        arguments = {"weights": shares, "stop": stop, "seed": seed}
         return Pipeline._of(Stage("interleave", name, inputs, checked_arguments("interleave", arguments)))
 
     def fork(self, branches: int = 2, *, buffer: int = 1000, name: str | None = None) -> list[Pipeline[T]]:

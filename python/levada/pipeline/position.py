@@ -10,7 +10,7 @@ from levada import _levada
 from levada._levada import Membership
 from levada.base.errors import CorruptMessage, InvalidArgument
 
-VERSION = 4
+VERSION = 5
 """Version of the state format."""
 _MAX_ITEMS = 1 << 50
 _MAX_SEED, _END_OF_EPOCHS = 2**64 - 1, 2**63
@@ -21,6 +21,8 @@ class Position(NamedTuple):
 
     stages: list[str]
     """Names of the stages."""
+    parameters: list[str]
+    """The parameters that decide each stage's items."""
     workers: int
     keeps_order: bool
     rank: int
@@ -39,10 +41,11 @@ class Position(NamedTuple):
     def decode(packed: bytes) -> Position:
         """Decodes untrusted bytes. Raises CorruptMessage if they are damaged."""
         fields = _levada.unpack_state(packed)
-        types = [list, int, bool, int, int, int, int]
-        if type(fields) is list and len(fields) == 8 and [type(each) for each in fields[:7]] == types:
+        types = [list, list, int, bool, int, int, int, int]
+        if type(fields) is list and len(fields) == 9 and [type(each) for each in fields[:8]] == types:
             position = Position(*fields)
-            is_name = all(type(name) is str for name in position.stages)
+            is_name = all(type(text) is str for text in [*position.stages, *position.parameters])
+            is_name = is_name and len(position.stages) == len(position.parameters)
             is_place = 0 <= position.rank < position.ranks and position.workers >= 0
             if is_name and is_place and 0 <= position.at <= position.items <= _MAX_ITEMS:
                 return position
@@ -104,6 +107,25 @@ def decode_states(state: Any) -> tuple[Saved, list[Position]]:
                 f"{each.epoch} by seed {each.seed}; load the states that all ranks saved at one item"
             )
     return first, [each.position for each in all_saved if each.position is not None]
+
+
+def expect_same_stages(
+    position: Position, stages: Sequence[str], parameters: Sequence[str], *, can_rebatch: Sequence[bool]
+) -> None:
+    """Raises InvalidArgument unless a position is of a pipeline with these stages and parameters. `can_rebatch`: whether
+    each stage is a batch() whose size may differ, because a cursor of the same items resumes before it."""
+    if position.stages != stages:
+        raise InvalidArgument(
+            f"this state is of a pipeline of the stages {' > '.join(position.stages)}, and this one is of "
+            f"{' > '.join(stages)}; resume with the stages that it was saved with"
+        )
+    is_exact = position.cursor is not None and position.at == position.items and position.workers == 0
+    for stage, saved, given, may_differ in zip(stages, position.parameters, parameters, can_rebatch, strict=True):
+        if saved != given and not (is_exact and may_differ):
+            raise InvalidArgument(
+                f"stage {stage} was saved with {saved}, and now has {given}, so that this state would lose or repeat items; resume "
+                "with the parameters that it was saved with"
+            )
 
 
 def position_of_rank(loaded: Sequence[Position], rank: int, ranks: int, *, takes_turns: bool) -> Position:

@@ -23,9 +23,9 @@ from levada.job.job import close_at_exit, join, world_size
 from levada.pipeline.contents import keys_of, with_contents
 from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
-from levada.pipeline.position import Position, Saved, decode_states, place_in, position_of_rank
+from levada.pipeline.position import Position, Saved, decode_states, expect_same_stages, place_in, position_of_rank
 from levada.pipeline.stats import RunStats, StageStats
-from levada.pipeline.steps import Stage, build, steps_of, takes_turns, warn_of_copies
+from levada.pipeline.steps import Stage, build, can_rebatch, parameters_of, steps_of, takes_turns, warn_of_copies
 from levada.pipeline.tasks import tasks_of, tokenize_texts
 from levada.pipeline.workers import WorkerGroup, startable_again
 
@@ -142,12 +142,9 @@ class Run(Generic[T]):
         """Returns the position to resume from, None if none is loaded. Raises InvalidArgument if this rank cannot."""
         if not self._loaded:
             return None
-        stages = self._stage_names()
-        if any(position.stages != stages for position in self._loaded):
-            raise InvalidArgument(
-                f"this state is of a pipeline of the stages {' > '.join(self._loaded[0].stages)}, and this one is of "
-                f"{' > '.join(stages)}; resume with the stages that it was saved with"
-            )
+        rebatches = [self.options.workers == 0 and can_rebatch(self._steps, at) for at in range(len(self._steps))]
+        for position in self._loaded:
+            expect_same_stages(position, self._stage_names(), parameters_of(self._steps), can_rebatch=rebatches)
         turns = self._keeps_order and takes_turns(self._end_stage, self.options.on_error)
         return position_of_rank(self._loaded, *place_in(self._job()), takes_turns=turns)
 
@@ -243,7 +240,8 @@ class Run(Generic[T]):
         with self._closed_if_asked(consumer):
             items, at, cursor = consumer.save()
         rank, ranks = place_in(self._ranks)
-        return Position(self._stage_names(), self.options.workers, self._keeps_order, rank, ranks, items, at, cursor)
+        names, parameters = self._stage_names(), parameters_of(self._steps)
+        return Position(names, parameters, self.options.workers, self._keeps_order, rank, ranks, items, at, cursor)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Makes the next pass resume where state_dict() was called, on a pipeline with the same stages. A state belongs
@@ -251,7 +249,7 @@ class Run(Generic[T]):
         own. If the stages after the shard() all make one item from each item, the list can also be loaded on any other
         number of ranks, which resume after the items that all ranks had taken. Raises InvalidArgument if `state` is not
         a state, and CorruptMessage if it has been changed. The next pass raises InvalidArgument if the state has other
-        stages or ranks."""
+        stages, parameters that would change the items before it, or other ranks."""
         saved, loaded = decode_states(state)
         if self._seed is not None and self._consumer is not None and self._seed != saved.seed:
             self.close()

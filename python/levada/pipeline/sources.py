@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from levada._levada import OpenContext
+from levada.base.epochs import set_epoch
 from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended, is_own_iterator, items_by_number, iterate, noting_end
+from levada.base.tables import expect_samples
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
@@ -33,6 +35,8 @@ def is_sequence(source: Any) -> bool:
     """Returns whether `source` is indexable, so that a partition is read without others and resumes immediately."""
     if isinstance(source, Sequence):
         return True
+    if isinstance(source, type):  # its __getitem__ is for its objects
+        return False
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
     return by_number and (not hasattr(source, "__iter__") or _is_of_library(source) or _is_torch_map_style(source))
 
@@ -63,6 +67,7 @@ def divides_itself(source: Any) -> str:
 
 
 def check_source(source: Any) -> None:
+    expect_samples(source)
     if not (isinstance(source, Iterable) or is_sequence(source) or is_factory(source)):
         raise InvalidArgument(
             f"source must be an iterable or a function that makes one, got an object of type {type(source).__name__}"
@@ -75,7 +80,7 @@ def describe(source: Any) -> str:
 
 
 class SourceOpener:
-    """Opens a source in one process, once for each pass, after calling its set_epoch() if it has one.
+    """Opens a source in one process, once for each pass, after it has set the epoch as Feed.set_epoch() does.
 
     If a pass was left and the source has state_dict() and load_state_dict(), its iter() may continue from there. The
     state before the very first pass is therefore kept, and loaded before a pass that starts over.
@@ -94,9 +99,7 @@ class SourceOpener:
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
-        set_epoch = getattr(source, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(context.epoch)
+        set_epoch(source, context.epoch)
         if is_sequence(source):
             at = min(given, max(0, -(-(len(source) - index) // count)))
             return _by_number(source, index + at * count, count), None, at
@@ -107,8 +110,7 @@ class SourceOpener:
                 source.load_state_dict(state)
             elif start is not None:
                 source.load_state_dict(start[0])
-                if set_epoch is not None:
-                    set_epoch(context.epoch)  # the state may contain another epoch
+                set_epoch(source, context.epoch)  # the state may contain another epoch
         iterator = iterate(source() if is_factory(source) else source)
         if is_own_iterator(source, iterator):
             iterator = noting_end(iterator, self._ended)

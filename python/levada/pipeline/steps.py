@@ -12,6 +12,7 @@ from levada.base.checks import check_function, whole_number
 from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
+from levada.pipeline.lines import ByteRanges
 from levada.pipeline.sources import SourceOpener, describe, divides_itself
 
 
@@ -168,6 +169,43 @@ class Transformer:
 
     def __call__(self, inputs: list[Iterator[Any]], _: OpenContext) -> Any:
         return self.function(*inputs)
+
+
+_DECISIVE = {
+    "batch": ("size",),
+    "bucket_batch": ("boundaries", "size", "max_tokens"),
+    "interleave": ("weights", "seed"),
+    "pack": ("sequence", "method", "buffer", "pad_to", "max_documents", "tokens"),
+    "shuffle": ("buffer", "seed"),
+    "skip": ("count",),
+}
+"""The parameters, by operation, that decide a stage's items. Others, such as the count of take(), only decide its
+end."""
+
+
+def parameters_of(steps: Iterable[Step]) -> list[str]:
+    """Returns for each stage the parameters that must be the same in a run that resumes. Those of from_lines() include
+    a digest of its files."""
+    return [_parameters_of(step) for step in steps]
+
+
+def _parameters_of(step: Step) -> str:
+    given = {name: step.arguments[name] for name in _DECISIVE.get(step.operation, ())}
+    source = step.arguments.get("source")
+    if isinstance(source, ByteRanges):
+        given = {"range_bytes": source.size, "files": source.sampled()}
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+_FORWARD = ("batch", "unbatch", "map", "filter", "take")
+"""Stages that take no items ahead, unless they have threads."""
+
+
+def can_rebatch(steps: list[Step], at: int) -> bool:
+    """Returns whether the size of a batch() may differ in a run without workers that resumes: no stage after it makes
+    earlier items again."""
+    forward = all(step.operation in _FORWARD and not step.arguments.get("threads") for step in steps[at:])
+    return steps[at].operation == "batch" and forward
 
 
 _ONE_EACH = ("map", "cache", "prefetch", "dispatch", "fullsync")

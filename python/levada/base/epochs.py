@@ -1,0 +1,51 @@
+"""Passes an epoch to the objects that a source reads from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+def parts_of(source: Any) -> Iterator[Any]:
+    """Yields the parts of a source that may have a set_epoch(): the source, and a DataLoader's dataset and samplers."""
+    yield source
+    for name in ("dataset", "sampler", "batch_sampler"):
+        yield getattr(source, name, None)
+    yield getattr(getattr(source, "batch_sampler", None), "sampler", None)
+
+
+def set_epoch(source: Any, epoch: int) -> None:
+    """Calls set_epoch() on the source and on each part of a DataLoader, as set_epoch_of() does."""
+    set_epoch_of(parts_of(source), epoch)
+
+
+def set_epoch_of(parts: Iterable[Any], epoch: int) -> None:
+    """Calls set_epoch() on each of the parts that has one, once for each. If a torch Subset, ConcatDataset, StackDataset
+    or ChainDataset has none, calls it on the data sets that it reads from."""
+    pending, seen = list(parts), set()
+    while pending:
+        part = pending.pop(0)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        of_part = getattr(part, "set_epoch", None)
+        if callable(of_part):
+            of_part(epoch)
+        else:
+            pending += _members_of(part)
+
+
+def _members_of(dataset: Any) -> list[Any]:
+    torch_data: Any = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return []
+    if isinstance(dataset, torch_data.Subset):
+        return [dataset.dataset]
+    classes = (getattr(torch_data, name, None) for name in ("ConcatDataset", "StackDataset", "ChainDataset"))
+    if not isinstance(dataset, tuple(cls for cls in classes if cls is not None)):
+        return []
+    members = dataset.datasets
+    if isinstance(members, Mapping):
+        return list(members.values())
+    return list(members) if isinstance(members, (list, tuple)) else []  # a ChainDataset may have an iterator
