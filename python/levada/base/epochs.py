@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from levada.base.packages import is_of
+
+_TORCH_DATA = "torch.utils.data"
 
 
 def parts_of(source: Any) -> Iterator[Any]:
@@ -37,13 +40,9 @@ def set_epoch_of(parts: Iterable[Any], epoch: int) -> None:
 
 
 def _members_of(dataset: Any) -> list[Any]:
-    torch_data: Any = sys.modules.get("torch.utils.data")
-    if torch_data is None:
-        return []
-    if isinstance(dataset, torch_data.Subset):
+    if is_of(dataset, _TORCH_DATA, "Subset"):
         return [dataset.dataset]
-    classes = (getattr(torch_data, name, None) for name in ("ConcatDataset", "StackDataset", "ChainDataset"))
-    if not isinstance(dataset, tuple(cls for cls in classes if cls is not None)):
+    if not any(is_of(dataset, _TORCH_DATA, name) for name in ("ConcatDataset", "StackDataset", "ChainDataset")):
         return []
     members = dataset.datasets
     if isinstance(members, Mapping):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from levada.base.errors import Unsupported
 
-__all__ = ["import_for", "panics_as_errors", "release_of"]
+__all__ = ["import_for", "is_of", "panics_as_errors", "release_of"]
 
 
 def import_for(user: str, package: str, module: str = "") -> Any:
@@ -19,6 +20,12 @@ def import_for(user: str, package: str, module: str = "") -> Any:
     except ImportError as error:
         cause = "" if isinstance(error, ModuleNotFoundError) and error.name == package else f" ({error})"
         raise Unsupported(f"{user} needs the package {package}{cause}: pip install {package}") from None
+
+
+def is_of(value: Any, module: str, name: str) -> bool:
+    """Returns whether a value is an object of a class of a module that the program may not have imported."""
+    found = getattr(sys.modules.get(module), name, None)
+    return isinstance(found, type) and isinstance(value, found)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from levada.base.errors import InvalidArgument
+from levada.base.packages import is_of
 
 _TABLES = (
     ("pyarrow", "Table", "table.to_pylist()"),
@@ -21,8 +21,7 @@ _SPLITS = ("DatasetDict", "IterableDatasetDict")
 def expect_no_table(name: str, value: Any) -> None:
     """Raises InvalidArgument, which names `name`, if a value is a table whose items are columns."""
     for module, table, rows in _TABLES:
-        found = getattr(sys.modules.get(module), table, None)
-        if isinstance(found, type) and isinstance(value, found):
+        if is_of(value, module, table):
             raise InvalidArgument(f"{name} is a {module} {table}, which is indexed by column; pass its rows, such as {rows}")
 
 
@@ -30,6 +29,6 @@ def expect_samples(source: Any) -> None:
     """Raises InvalidArgument if iterating a source yields the columns of a table or the names of splits."""
     expect_no_table("source", source)
     for splits in _SPLITS:
-        found = getattr(sys.modules.get("datasets"), splits, None)
-        if isinstance(found, type) and isinstance(source, found):
-            raise InvalidArgument(f"source is a {splits}, whose items are the names {', '.join(source)} of its splits; pass one split")
+        if is_of(source, "datasets", splits):
+            names = ", ".join(source)
+            raise InvalidArgument(f"source is a {splits}, whose items are the names {names} of its splits; pass one split")

@@ -9,6 +9,7 @@ from typing import Any
 
 from levada.base.checks import check_choice, check_function, whole_number
 from levada.base.errors import InvalidArgument
+from levada.base.packages import is_of
 from levada.base.tables import expect_no_table
 from levada.batch.balance import Balance, Cost
 from levada.corpus.corpus import Corpus
@@ -27,8 +28,8 @@ _SEEDS = 1 << 64
 
 def dataset_of(dataset: Any) -> Any:
     """Returns the data set; a dict of several becomes one. Raises InvalidArgument if it cannot be read by index."""
-    if isinstance(dataset, Mapping) or _is(dataset, "datasets.dataset_dict", "DatasetDict"):
-        if _is(dataset, "datasets.dataset_dict", "DatasetDict"):
+    if isinstance(dataset, Mapping) or is_of(dataset, "datasets.dataset_dict", "DatasetDict"):
+        if is_of(dataset, "datasets.dataset_dict", "DatasetDict"):
             raise InvalidArgument(f"a DatasetDict has the splits {', '.join(dataset)}; pass one of them, or dict() of it for all")
         if not dataset or not all(isinstance(name, str) for name in dataset):
             raise InvalidArgument("a dict of data sets has a name, which is a str, for each; it must have one at least")
@@ -56,11 +57,6 @@ def _is_by_number(dataset: Any) -> bool:
     if torch_data is None or not isinstance(dataset, torch_data.Dataset):
         return True
     return not isinstance(dataset, torch_data.IterableDataset) and type(dataset).__getitem__ is not torch_data.Dataset.__getitem__
-
-
-def _is(value: Any, module: str, name: str) -> bool:
-    found = getattr(sys.modules.get(module), name, None)
-    return found is not None and isinstance(value, found)
 
 
 def seed_of(seed: Any, generator: Any) -> int:

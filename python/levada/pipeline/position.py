@@ -123,8 +123,8 @@ def expect_same_stages(
     for stage, saved, given, may_differ in zip(stages, position.parameters, parameters, can_rebatch, strict=True):
         if saved != given and not (is_exact and may_differ):
             raise InvalidArgument(
-                f"stage {stage} was saved with {saved}, and now has {given}, so that this state would lose or repeat items; resume "
-                "with the parameters that it was saved with"
+                f"stage {stage} was saved with {saved}, and now has {given}, so that this state would lose or repeat items; "
+                "resume with the parameters that it was saved with"
             )
 
 

@@ -12,6 +12,7 @@ from levada._levada import OpenContext
 from levada.base.epochs import set_epoch
 from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended, is_own_iterator, items_by_number, iterate, noting_end
+from levada.base.packages import is_of
 from levada.base.tables import expect_samples
 from levada.corpus.corpus import Corpus
 
@@ -45,8 +46,7 @@ def _is_of_library(source: Any) -> bool:
     """Returns whether the class of `source` is known to yield the same items by iteration and by index. Other classes
     may shuffle in one of the two."""
     classes = [("numpy", "ndarray"), ("torch", "Tensor"), ("datasets", "Dataset")]
-    found = (getattr(sys.modules.get(module), name, None) for module, name in classes)
-    return any(isinstance(source, cls) for cls in found if cls is not None)
+    return any(is_of(source, module, name) for module, name in classes)
 
 
 def _is_torch_map_style(source: Any) -> bool:
