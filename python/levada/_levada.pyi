@@ -462,7 +462,7 @@ def link(rank: int, size: int, sockets: Sequence[int], timeout: float) -> Member
 
 def die_with(process: int) -> None:
     """
-    Makes the kernel kill this process when that process, or its thread that started this one, ends.
+    Kills this process when that process ends. If it leads a process group, also kills the others in it.
     """
 
 def unforkable() -> str | None:

@@ -1,4 +1,5 @@
-"""Handles the end of processes: of this one, and of the processes that it starts, which never outlive it."""
+"""Handles the end of processes: of this one, and of the processes that it starts, which never outlive it. Each of those
+leads a process group, so that the processes that it starts, such as the workers of a loader, do not outlive it either."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import atexit
 import contextlib
 import functools
 import multiprocessing.process
+import multiprocessing.resource_tracker
 import multiprocessing.util  # noqa: F401  its exit handler, which waits for children, must run after this module's
 import os
 import queue
@@ -27,10 +29,12 @@ _left_at = (0, -1)  # id (not a reference) of the exception with which a feed wa
 
 
 def start(process: BaseProcess) -> None:
-    """Starts the process on a thread that ends when this process does, because the kernel kills the child when the
+    """Starts the process on a thread that ends when this process does, because the kernel signals the child when the
     thread that started it ends. Ctrl-C does not reach the child before it calls begin(). If this function raises, for
     example KeyboardInterrupt, the child may nevertheless have started."""
     _started.add(process)
+    # One that the child started would be in its process group, and be killed before it can remove what it tracks.
+    multiprocessing.resource_tracker.ensure_running()
     if threading.current_thread() is threading.main_thread():
         _start(process)
     else:
@@ -41,11 +45,40 @@ def start(process: BaseProcess) -> None:
 
 def begin(parent: int) -> None:
     """Called first in a process that start() has started. From then on, the process dies with its parent and ignores
-    Ctrl-C, which the parent handles."""
+    Ctrl-C, which the parent handles. It leads a process group, so that the processes that it starts die, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # `stty tostop` would stop this background group when it writes
     _release_fork_server()
+    os.setpgid(0, 0)
     _levada.die_with(parent)
+
+
+def die_if_ending(parent: int) -> None:
+    """Kills this process, and those that it has started, if the parent is ending. The sockets of a killed parent close
+    a moment before the system reports its end, so this process could otherwise return first and leave them behind."""
+    exiting = 0x4  # the kernel's PF_EXITING
+    try:
+        with open(f"/proc/{parent}/stat") as stat:
+            is_ending = int(stat.read().rpartition(")")[2].split()[6]) & exiting != 0
+    except OSError:
+        is_ending = True
+    if is_ending:
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def kill(process: BaseProcess) -> None:
+    """Kills a process that start() has started, and the processes that it has started, unless they have left its
+    process group. Also kills those of a process that has already ended."""
+    if process.pid is None:
+        return
+    has_ended = process.exitcode is not None
+    # The number of an ended process is used again only once its group is empty.
+    if not (has_ended and os.path.exists(f"/proc/{process.pid}")):
+        with contextlib.suppress(OSError):  # the group is empty, or the process has not yet called begin()
+            os.killpg(process.pid, signal.SIGKILL)
+    if not has_ended:
+        process.kill()
 
 
 def note_left(error: BaseException | None, step: int) -> None:
@@ -138,5 +171,5 @@ os.register_at_fork(after_in_child=_forget_all)
 def _kill_all() -> None:
     """Kills the processes that multiprocessing would wait for."""
     for process in list(_started):
-        if process.pid is not None and process._parent_pid == os.getpid():  # type: ignore[attr-defined]
-            process.kill()
+        if process._parent_pid == os.getpid():  # type: ignore[attr-defined]
+            kill(process)

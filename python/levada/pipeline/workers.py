@@ -26,7 +26,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Membership, OpenContext
 from levada.base.errors import InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
-from levada.base.exits import begin, exit_text, start
+from levada.base.exits import begin, die_if_ending, exit_text, kill, start
 from levada.pipeline import failures
 from levada.pipeline.options import Options
 from levada.pipeline.steps import build
@@ -173,13 +173,15 @@ class WorkerGroup:
         return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
 
     def loss_of(self, text: str, rank: int) -> PeerLost | None:
-        """Returns a PeerLost that names the process that has ended, and how it ended; None if none has. `text`, `rank`:
-        from the engine's PeerLost."""
+        """Returns a PeerLost that names the process that has ended, and how it ended; None if none has. Kills the
+        processes that it had started. `text`, `rank`: from the engine's PeerLost."""
         at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else self.lost(rank)
         if at is None:
             return None
         lost = PeerLost(self.exit_text(at))
         lost.rank = rank
+        if self._processes[at].exitcode is not None:
+            kill(self._processes[at])
         return lost
 
     def _request_stack(self, at: int) -> None:
@@ -227,8 +229,7 @@ class WorkerGroup:
     def _kill(self) -> None:
         started = [process for process in self._processes if process.pid is not None]
         for process in started:
-            if process.exitcode is None:
-                process.kill()
+            kill(process)
         for process in started:
             process.join()
         for status in self._status_pipes:
@@ -280,8 +281,10 @@ def _serve(link: socket.socket, report: Connection, parent: int, rank: int, size
     report.send_bytes(b"")
     faulthandler.register(signal.SIGUSR1, file=report.fileno(), all_threads=True)
     job = _levada.link(rank, size, [link.detach()], task.options.start_timeout)
-    with contextlib.suppress(PeerLost):  # the other processes have been notified, or have ended
+    try:
         _levada.serve(job, graph, task.options, task.place, f"{task.title} (process {os.getpid()})", seed_all)
+    except PeerLost:  # the other processes have been notified, or have ended
+        die_if_ending(parent)
     job.leave()
 
 

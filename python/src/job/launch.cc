@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -120,21 +121,28 @@ Membership link(int rank, int size, const std::vector<int>& sockets, double time
                     [&] { stop.request_stop(); }));
 }
 
-/// Kills this process when `process` ends. The kernel does so, even if this process is stopped, when the thread that
-/// started it ends; that may be a fork server's, which ends with `process`. A thread also watches `process`, for the
-/// time until the kernel acts.
+/// Kills this process when `process`, or a fork server that started this one, ends. Also kills the processes that this
+/// one has started, if it leads a process group. A thread watches `process`. The kernel's death signal cannot do so: it
+/// reaches this process only. It is SIGCONT, so that the thread also runs if this process is stopped.
 void die_with(pid_t process) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-  if (!watched) throw EngineError(fmt::format("process {}, which started this one, has ended", process));
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
+  const pid_t self = ::getpid();
+  const auto watch = [process](pid_t watched) {
+    UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, watched, 0)));
+    if (!fd) throw EngineError(fmt::format("process {}, which started this one, has ended", process));
+    return fd;
+  };
+  std::array<UniqueFd, 2> watched = {watch(process), watch(::getppid())};
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  start_thread("watching the parent process", [watched = std::move(watched)] {
-    pollfd end{.fd = watched.get(), .events = POLLIN, .revents = 0};
-    while (::poll(&end, 1, -1) < 0) {
+  start_thread("watching the parent process", [self, watched = std::move(watched)] {
+    std::array<pollfd, 2> ends{};
+    for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = {.fd = watched[i].get(), .events = POLLIN, .revents = 0};
+    while (::poll(ends.data(), ends.size(), -1) < 0) {
     }
-    ::kill(::getpid(), SIGKILL);
+    ::kill(-self, SIGKILL);  // fails if this process does not lead a group
+    ::kill(self, SIGKILL);
   }).detach();
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -279,7 +287,7 @@ void bind_launch(nb::module_& module) {
              "Joins processes that are connected by sockets, from rank 0 to each other rank in order, and closes the "
              "sockets.");
   module.def("die_with", &die_with, nb::arg("process"),
-             "Makes the kernel kill this process when that process, or its thread that started this one, ends.");
+             "Kills this process when that process ends. If it leads a process group, also kills the others in it.");
   module.def("unforkable", &unforkable,
              "Returns the reason why a fork of this process could not use Levada, or None if it could.");
   module.def("place", &place, "Returns rank and size from the environment; None outside a job.");
