@@ -73,22 +73,29 @@ class FolderTree {
   using Visit = std::function<void(const fs::path& folder, const FileNumber& number, const Entries& entries)>;
 
   /// Throws SourceError if a folder cannot be listed.
-  void visit(const fs::path& top, const Visit& visit) {
-    std::vector<fs::path> links = {top};
+  void visit(const std::vector<fs::path>& tops, const Visit& visit) {
+    std::vector<fs::path> links;
+    for (const auto& top : tops) visit_below(top, links, visit);
     while (!links.empty()) {
       // Follows links in name order, so that the result is the same on every machine.
       const auto first = std::ranges::min_element(links);
-      std::vector<fs::path> folders = {*first};
+      const auto link = *first;
       links.erase(first);
-      while (!folders.empty()) {
-        const auto next = std::move(folders.back());
-        folders.pop_back();
-        list(next, folders, links, visit);
-      }
+      visit_below(link, links, visit);
     }
   }
 
  private:
+  /// Visits all that is reachable without links. Appends the links found to `links`.
+  void visit_below(const fs::path& top, std::vector<fs::path>& links, const Visit& visit) {
+    std::vector<fs::path> folders = {top};
+    while (!folders.empty()) {
+      const auto next = std::move(folders.back());
+      folders.pop_back();
+      list(next, folders, links, visit);
+    }
+  }
+
   void list(const fs::path& folder, std::vector<fs::path>& folders, std::vector<fs::path>& links,
             const Visit& visit) try {
     struct stat status {};
@@ -126,13 +133,13 @@ std::vector<std::string> matches_of(const std::string& pattern);
 /// Returns the matches of a pattern with any number of folders, including none, between `above` and `rest`.
 std::vector<std::string> matches_below(const std::string& above, const std::string& rest) {
   std::set<std::string> matches;
-  FolderTree tree;
+  std::vector<fs::path> tops;
   for (const auto& top : matches_of(above)) {
-    if (!is_directory(top)) continue;
-    tree.visit(top, [&](const fs::path& folder, const FileNumber&, const FolderTree::Entries&) {
-      for (auto& match : matches_of(quoted(folder.string()) + rest)) matches.insert(std::move(match));
-    });
+    if (is_directory(top)) tops.emplace_back(top);
   }
+  FolderTree().visit(tops, [&](const fs::path& folder, const FileNumber&, const FolderTree::Entries&) {
+    for (auto& match : matches_of(quoted(folder.string()) + rest)) matches.insert(std::move(match));
+  });
   return {matches.begin(), matches.end()};
 }
 
@@ -241,7 +248,7 @@ FoundFiles files_below(const std::string& folder, std::span<const TextFormat> fo
   const bool has_cache = ::stat(token_cache.c_str(), &status) == 0;
   const FileNumber cache(status.st_dev, status.st_ino);
   FoundFiles found;
-  FolderTree().visit(folder, [&](const fs::path&, const FileNumber& number, const FolderTree::Entries& entries) {
+  FolderTree().visit({folder}, [&](const fs::path&, const FileNumber& number, const FolderTree::Entries& entries) {
     for (const auto& entry : entries) {
       const auto& path = entry.path();
       const bool is_entry = has_cache && cache == number && !entry_of_file(path.filename().string()).empty();

@@ -110,6 +110,14 @@ TEST(Paths, TwoStarsFollowLinksToFoldersAsAFolderDoes) {
   std::filesystem::create_directory_symlink("b", dir.file("a/a link that comes first"));
   EXPECT_THAT(expanded(dir, {"a/**/y.jsonl"}), ElementsAre("a/b/y.jsonl", "a/link/b/y.jsonl"));
   EXPECT_THAT(expanded(dir, {"a/**/*.bin"}), ElementsAre("a/link/z.bin", "a/z.bin"));
+  // Also where a pattern starts at several folders, and where it has several pairs of stars.
+  std::filesystem::create_directories(dir.file("c/a"));
+  std::filesystem::create_directories(dir.file("c/b/b"));
+  dir.write("c/a/x.jsonl", "");
+  dir.write("c/b/b/x.jsonl", "");
+  std::filesystem::create_directory_symlink("../b", dir.file("c/a/link"));
+  EXPECT_THAT(expanded(dir, {"c/*/**/x.jsonl"}), ElementsAre("c/a/x.jsonl", "c/b/b/x.jsonl"));
+  EXPECT_THAT(expanded(dir, {"c/**/b/**/x.jsonl"}), ElementsAre("c/b/b/x.jsonl"));
 }
 
 TEST(Paths, FindsAllFilesBelowAFolder) {

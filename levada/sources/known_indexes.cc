@@ -66,8 +66,7 @@ std::optional<MegatronIndex> parse(const std::string& text, std::uint64_t idx_by
 
 }  // namespace
 
-std::optional<std::string> KnownIndexes::path_of(const File& idx, const File& bin) const {
-  const auto identity = idx.identity();
+std::optional<std::string> KnownIndexes::path_of(const File& idx, const FileIdentity& identity, const File& bin) const {
   // A remote file may have no modification time, and is cached by blocks.
   if (dir_.empty() || identity.size < least_ || identity.modified_ns == 0 || !identity.tag.empty()) return std::nullopt;
   Digest key;
@@ -77,25 +76,28 @@ std::optional<std::string> KnownIndexes::path_of(const File& idx, const File& bi
 }
 
 std::optional<MegatronIndex> KnownIndexes::find(const File& idx, const File& bin) const {
-  const auto path = path_of(idx, bin);
+  const auto identity = idx.identity();
+  const auto path = path_of(idx, identity, bin);
   if (!path) return std::nullopt;
   const auto trust = trust_in(dir_);
   const auto text = trust ? read_trusted(*path, *trust, max_record_bytes) : std::nullopt;
   if (!text) return std::nullopt;
-  auto index = parse(*text, idx.identity().size, bin.identity().size);
+  auto index = parse(*text, identity.size, bin.identity().size);
   if (index) ::utimensat(AT_FDCWD, path->c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
   return index;
 }
 
-void KnownIndexes::add(const File& idx, const File& bin, const MegatronIndex& index) const noexcept try {
+void KnownIndexes::add(const File& idx, const FileIdentity& before, const File& bin,
+                       const MegatronIndex& index) const noexcept try {
   using std::chrono::system_clock;
   // A file system's clock may tick only every two seconds, so a file that was just written may change once more without
   // another modification time.
   constexpr auto settled = std::chrono::seconds(5);
   const system_clock::time_point modified{
-      std::chrono::duration_cast<system_clock::duration>(std::chrono::nanoseconds(idx.identity().modified_ns))};
+      std::chrono::duration_cast<system_clock::duration>(std::chrono::nanoseconds(before.modified_ns))};
   if (!index.in_order || system_clock::now() < modified + settled) return;
-  const auto path = path_of(idx, bin);
+  const auto path = path_of(idx, before, bin);
+  expect_unchanged(idx, before);  // so the sampled blocks are those of the content that was read
   if (!path || create_private_folder(dir_) != 0) return;
   const auto trust = trust_in(dir_);
   if (!trust || trust->is_read_only()) return;

@@ -27,16 +27,17 @@ class KnownIndexes {
 
   /// Returns what was remembered for an .idx with its .bin. Throws SourceError if the .idx cannot be read.
   std::optional<MegatronIndex> find(const File& idx, const File& bin) const;
-  /// Remembers what read_megatron_index() has returned. Does nothing for an .idx that is smaller than `min_bytes`, was
-  /// written within the last seconds, or has sequences in another order.
-  void add(const File& idx, const File& bin, const MegatronIndex& index) const noexcept;
+  /// Remembers what read_megatron_index() has returned. `before`: the identity of the .idx before it was read. Does
+  /// nothing for an .idx that is smaller than `min_bytes`, was written within the last seconds, has changed, or has
+  /// sequences in another order.
+  void add(const File& idx, const FileIdentity& before, const File& bin, const MegatronIndex& index) const noexcept;
 
   /// Removes files of `dir` that no start has used for 30 days.
   static void remove_unused(const std::string& dir, const FolderTrust& trust) noexcept;
 
  private:
   /// Returns the path of the file; nothing for an .idx that is not remembered.
-  std::optional<std::string> path_of(const File& idx, const File& bin) const;
+  std::optional<std::string> path_of(const File& idx, const FileIdentity& identity, const File& bin) const;
 
   std::string dir_;
   std::uint64_t least_;

@@ -46,8 +46,9 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
   if (known) {
     index_ = std::move(*known);
   } else {
+    const auto before = idx->identity();
     read_index(*idx, options, options.by_document || keeps_part);
-    if (options.known_indexes) options.known_indexes->add(*idx, *bin_, index_);
+    if (options.known_indexes) options.known_indexes->add(*idx, before, *bin_, index_);
   }
   if (!is_integer(index_.dtype)) {
     throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),

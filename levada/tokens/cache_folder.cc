@@ -214,7 +214,9 @@ std::vector<TokenCacheEntry> CacheFolder::prune(std::uint64_t max_bytes) {
   const auto held = lock(LOCK_EX);
   const bool of_any_user = trust_.file_mode() != private_mode;
   AtomicFile::remove_abandoned(
-      dir_, [](std::string_view name) { return !entry_of_file(name).empty(); }, of_any_user);
+      dir_,
+      [](std::string_view name) { return !entry_of_file(name).empty() || name.ends_with(KnownIndexes::extension); },
+      of_any_user);
   auto left = read_entries();
   std::uint64_t bytes = 0;
   for (const auto& entry : left) bytes += entry.bytes;

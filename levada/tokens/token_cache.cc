@@ -113,10 +113,11 @@ struct TokenCache::Text {
   CacheKey key;
   std::string entry;  ///< the key of its entry: key.text, or key.with_content() if another text has that
   std::string prefix;
-  bool is_compared = false;  ///< whether all its bytes have been compared with those of the entry's text
+  std::string content = {};  ///< digest of all its bytes, if it has no time and is therefore compared whole
 
   bool is_found_in(const CacheEntryMeta& meta) const {
-    return meta.key == entry && (entry != key.text || is_compared || meta.is_of(key.modified_ns));
+    return meta.key == entry &&
+           (entry != key.text || meta.is_of(key.modified_ns) || (!content.empty() && meta.content == content));
   }
 };
 
@@ -149,7 +150,7 @@ std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeText
   if (!meta || meta->key != text.entry) return std::nullopt;
   const auto content = DigestedFile(how.open(text.path)).digest();
   if (content == meta->content && text.key.modified_ns == CacheKey::unknown_time) {
-    text.is_compared = true;
+    text.content = content;
   } else if (content == meta->content) {
     meta->modified.push_back(text.key.modified_ns);
     if (!folder_.trust().is_read_only()) {

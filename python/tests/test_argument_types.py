@@ -6,8 +6,11 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 import levada
@@ -100,6 +103,13 @@ def test_the_options_of_a_corpus_follow_the_same_rule(
     with pytest.raises(levada.InvalidArgument, match=f"^{option} must be") as caught:
         levada.Corpus(tmp_path / "a.txt", **{"tokenizer": "bytes", "cache_dir": tmp_path, option: value}).open()
     assert isinstance(caught.value, TypeError) == is_type
+
+
+def test_a_split_is_of_numbers_of_any_kind() -> None:
+    for split in ((Decimal("0.5"), Fraction(1, 2)), [np.float32(0.5), np.array(0.5)], np.array([0.5, 0.5])):
+        assert levada.Corpus("a.txt", split=split).split == (0.5, 0.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="split must be"):
+        levada.Corpus("a.txt", split=np.array(3.0))  # type: ignore[arg-type]
 
 
 def test_the_options_of_a_run_follow_the_same_rule() -> None:

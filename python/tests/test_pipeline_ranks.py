@@ -155,3 +155,20 @@ def test_pipelines_that_end_together_may_begin_in_another_order_on_each_rank(tmp
     )
     for (found,) in told:
         assert found == {name: [[f"{name}{item}" for item in range(count)]] * 2 for name, count in (("a", 300), ("b", 30), ("c", 3))}
+
+
+def test_ranks_with_different_sources_resume_from_the_states_of_all(tmp_path: pathlib.Path) -> None:
+    script = MAKE.replace("{folder!r}", repr(str(tmp_path))) + """
+def own(skipped=None):
+    skipped = 20 * rank if skipped is None else skipped
+    return levada.Pipeline(list(range(41))).skip(skipped).fullsync()
+run = own().run(seed=1, group=levada.join())
+taken = list(itertools.islice(run, 5))
+pickle.dump(run.state_dict(), open(os.path.join({folder!r}, f"state{rank}"), "wb"))
+barrier("saved")
+states = [load(f"state{each}") for each in range(2)]
+tell(taken=taken, rest=rest(own(), states), other=rest(own(7), states))
+""".replace("{folder!r}", repr(str(tmp_path)))
+    for rank, (told,) in enumerate(ranks.succeed(tmp_path, 2, "import itertools\n" + script)):
+        assert told["taken"] + told["rest"] == list(range(20 * rank, 20 * rank + 21)), told
+        assert "stage skip was saved with count=" in str(told["other"])

@@ -14,8 +14,15 @@ def parts_of(source: Any) -> Iterator[Any]:
     """Yields the parts of a source that may have a set_epoch(): the source, and a DataLoader's dataset and samplers."""
     yield source
     for name in ("dataset", "sampler", "batch_sampler"):
-        yield getattr(source, name, None)
-    yield getattr(getattr(source, "batch_sampler", None), "sampler", None)
+        yield _part(source, name)
+    yield _part(_part(source, "batch_sampler"), "sampler")
+
+
+def _part(source: Any, name: str) -> Any:
+    try:
+        return getattr(source, name, None)
+    except Exception:  # a property of a class that is no DataLoader
+        return None
 
 
 def set_epoch(source: Any, epoch: int) -> None:

@@ -7,7 +7,7 @@ import numbers
 import os
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from levada import _levada
@@ -115,16 +115,20 @@ class Corpus:
         if not isinstance(several, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in several):
             raise InvalidType(f"paths must be a path or a list of paths, got {self.paths!r}")
         for path in several:
-            if isinstance(path, os.PathLike) and _PATH_OF_URL.match(os.fsdecode(path)) and not os.path.exists(path):
+            name = os.fsdecode(path) if isinstance(path, os.PathLike) else ""
+            if _PATH_OF_URL.match(name) and not os.path.isdir(name.partition("/")[0]):
                 raise InvalidArgument(f"paths has {path!r}, in which a slash of the URL is missing: pass the URL as a str")
         if not 0 <= self.epochs < _MAX_EPOCHS:
             raise InvalidArgument(f"epochs must be 0, for no end, or a number below 2**62, got {self.epochs}")
         if isinstance(self.split, str):
             raise InvalidArgument(f"split is {self.split!r}; it must be numbers, such as (98, 1, 1)")
-        shares = list(self.split) if isinstance(self.split, Iterable) else [None]
-        if not all(isinstance(share, numbers.Real) for share in shares):
-            raise InvalidType(f"split must be numbers, such as (98, 1, 1), got {self.split!r}")
-        self.split = shares if shares else ()
+        try:
+            shares = tuple(self.split)
+            if any(isinstance(share, (str, bytes)) for share in shares):
+                raise TypeError
+            self.split = tuple(float(share) for share in shares)
+        except (TypeError, ValueError):
+            raise InvalidType(f"split must be numbers, such as (98, 1, 1), got {self.split!r}") from None
         if isinstance(self.eod, bool) or not isinstance(self.eod, (str, numbers.Integral)):
             raise InvalidType(f"eod must be the text or the number of a token, got {self.eod!r}")
         if not isinstance(self.cache_dir, (str, os.PathLike)):

@@ -57,6 +57,9 @@ class ByteRanges:
         self.stamps = [_stamp_of_path(path) for path in self.paths]
         self.size = size
         self._ends = list(itertools.accumulate(-(-stamp.size // size) for stamp in self.stamps))
+        described = repr([(stamp.size, stamp.sampled) for stamp in self.stamps])
+        self.sampled = _levada.digest(described.encode())[:16]
+        """A digest of the files' sizes and sampled blocks. Copies of the files have the same digest."""
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -77,10 +80,6 @@ class ByteRanges:
                 raise SourceError(_changed(path))
         described = [(stamp.size, stamp.modified_ns, stamp.sampled) for stamp in self.stamps]
         return _levada.digest(repr((self.size, described)).encode())
-
-    def sampled(self) -> str:
-        """Returns a digest of the files' sizes and sampled blocks. Copies of the files have the same digest."""
-        return _levada.digest(repr([(stamp.size, stamp.sampled) for stamp in self.stamps]).encode())[:16]
 
 
 def _changed(path: str) -> str:

@@ -154,6 +154,8 @@ class Pipeline(Generic[T]):
 
         Raises InvalidArgument, naming the item, for an item longer than `max_tokens`."""
         measure = FieldLength(length) if isinstance(length, str) else length
+        if not isinstance(boundaries, Iterable):
+            raise InvalidType(f"boundaries of bucket_batch() must be lengths, such as [128, 512], got {boundaries!r}")
         arguments = {
             "length": measure,
             "boundaries": [whole_number("a boundary of bucket_batch()", each) for each in boundaries],

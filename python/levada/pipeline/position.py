@@ -109,21 +109,25 @@ def decode_states(state: Any) -> tuple[Saved, list[Position]]:
     return first, [each.position for each in all_saved if each.position is not None]
 
 
-def expect_same_stages(
-    position: Position, stages: Sequence[str], parameters: Sequence[str], *, can_rebatch: Sequence[bool]
-) -> None:
-    """Raises InvalidArgument unless a position is of a pipeline with these stages and parameters. `can_rebatch`: whether
-    each stage is a batch() whose size may differ, because a cursor of the same items resumes before it."""
+def expect_same_stages(position: Position, stages: Sequence[str]) -> None:
+    """Raises InvalidArgument unless a position is of a pipeline with these stages."""
     if position.stages != stages:
         raise InvalidArgument(
             f"this state is of a pipeline of the stages {' > '.join(position.stages)}, and this one is of "
             f"{' > '.join(stages)}; resume with the stages that it was saved with"
         )
+
+
+def expect_same_parameters(
+    position: Position, stages: Sequence[str], parameters: Sequence[str], *, can_rebatch: Sequence[bool]
+) -> None:
+    """Raises InvalidArgument unless a position is of stages with these parameters. `can_rebatch`: whether each stage is
+    a batch() whose size may differ, because a cursor of the same items resumes before it."""
     is_exact = position.cursor is not None and position.at == position.items and position.workers == 0
     for stage, saved, given, may_differ in zip(stages, position.parameters, parameters, can_rebatch, strict=True):
         if saved != given and not (is_exact and may_differ):
             raise InvalidArgument(
-                f"stage {stage} was saved with {saved}, and now has {given}, so that this state would lose or repeat items; "
+                f"stage {stage} was saved with {saved}, and now has {given}, with which a run may lose or repeat items; "
                 "resume with the parameters that it was saved with"
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from levada._levada import Graph, OpenContext
@@ -179,26 +179,36 @@ _DECISIVE = {
     "shuffle": ("buffer", "seed"),
     "skip": ("count",),
 }
-"""The parameters, by operation, that decide a stage's items. Others, such as the count of take(), only decide its
-end."""
+"""The parameters, by operation, that decide a stage's items."""
+_ENDING = {"batch": ("drop_last",), "bucket_batch": ("drop_last",), "take": ("count",), "repeat": ("times",)}
+"""The parameters that decide only how a stage ends."""
+_PASS_ON = ("batch", "cache", "dispatch", "filter", "fullsync", "map", "prefetch", "shard", "take", "unbatch")
+"""Stages that end when their input does, and make the same items before that wherever it ends."""
 
 
-def parameters_of(steps: Iterable[Step]) -> list[str]:
+def parameters_of(steps: Sequence[Step]) -> list[str]:
     """Returns for each stage the parameters that must be the same in a run that resumes. Those of from_lines() include
     a digest of its files."""
-    return [_parameters_of(step) for step in steps]
+    texts = []
+    for at, step in enumerate(steps):
+        is_passed_on = all(each.operation in _PASS_ON for each in steps[at + 1 :])
+        names = _DECISIVE.get(step.operation, ()) + (() if is_passed_on else _ENDING.get(step.operation, ()))
+        texts.append(_parameters_of(step, names))
+    return texts
 
 
-def _parameters_of(step: Step) -> str:
-    given = {name: step.arguments[name] for name in _DECISIVE.get(step.operation, ())}
+def _parameters_of(step: Step, names: Sequence[str]) -> str:
+    given = {name: step.arguments[name] for name in names}
+    if (weights := given.get("weights")) and (total := sum(weights)) > 0:
+        given["weights"] = [round(weight / total, 12) for weight in weights]
     source = step.arguments.get("source")
     if isinstance(source, ByteRanges):
-        given = {"range_bytes": source.size, "files": source.sampled()}
+        given = {"range_bytes": source.size, "files": source.sampled}
     return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-_FORWARD = ("batch", "unbatch", "map", "filter", "take")
-"""Stages that take no items ahead, unless they have threads."""
+_FORWARD = ("batch", "filter", "map", "take")
+"""Stages that take no items ahead, unless they have threads, and yield at most one item for each that they take."""
 
 
 def can_rebatch(steps: list[Step], at: int) -> bool:
