@@ -109,20 +109,32 @@ def decode_states(state: Any) -> tuple[Saved, list[Position]]:
     return first, [each.position for each in all_saved if each.position is not None]
 
 
-def expect_same_stages(position: Position, stages: Sequence[str]) -> None:
-    """Raises InvalidArgument unless a position is of a pipeline with these stages."""
-    if position.stages != stages:
-        raise InvalidArgument(
-            f"this state is of a pipeline of the stages {' > '.join(position.stages)}, and this one is of "
-            f"{' > '.join(stages)}; resume with the stages that it was saved with"
-        )
-
-
-def expect_same_parameters(
-    position: Position, stages: Sequence[str], parameters: Sequence[str], *, can_rebatch: Sequence[bool]
+def expect_same_stages(
+    loaded: Sequence[Position],
+    place: tuple[int, int],
+    stages: Sequence[str],
+    parameters: Sequence[str],
+    *,
+    can_rebatch: Sequence[bool],
 ) -> None:
-    """Raises InvalidArgument unless a position is of stages with these parameters. `can_rebatch`: whether each stage is
-    a batch() whose size may differ, because a cursor of the same items resumes before it."""
+    """Raises InvalidArgument unless all positions are of a pipeline with these stages and parameters. If a position is of
+    this rank, the parameters of others, which may have other sources, do not count. `place`: rank and number of ranks.
+    `can_rebatch`: whether each stage is a batch() whose size may differ, because a cursor of the same items resumes
+    before it."""
+    for position in loaded:
+        if position.stages != stages:
+            raise InvalidArgument(
+                f"this state is of a pipeline of the stages {' > '.join(position.stages)}, and this one is of "
+                f"{' > '.join(stages)}; resume with the stages that it was saved with"
+            )
+    own = [position for position in loaded if (position.rank, position.ranks) == place]
+    for position in own or loaded:
+        _expect_same_parameters(position, stages, parameters, can_rebatch)
+
+
+def _expect_same_parameters(
+    position: Position, stages: Sequence[str], parameters: Sequence[str], can_rebatch: Sequence[bool]
+) -> None:
     is_exact = position.cursor is not None and position.at == position.items and position.workers == 0
     for stage, saved, given, may_differ in zip(stages, position.parameters, parameters, can_rebatch, strict=True):
         if saved != given and not (is_exact and may_differ):

@@ -23,7 +23,7 @@ from levada.job.job import close_at_exit, join, world_size
 from levada.pipeline.contents import keys_of, with_contents
 from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
-from levada.pipeline.position import Position, Saved, decode_states, expect_same_parameters, expect_same_stages, place_in, position_of_rank
+from levada.pipeline.position import Position, Saved, decode_states, expect_same_stages, place_in, position_of_rank
 from levada.pipeline.stats import RunStats, StageStats
 from levada.pipeline.steps import Stage, build, can_rebatch, parameters_of, steps_of, takes_turns, warn_of_copies
 from levada.pipeline.tasks import tasks_of, tokenize_texts
@@ -144,11 +144,7 @@ class Run(Generic[T]):
             return None
         rebatches = [self.options.workers == 0 and can_rebatch(self._steps, at) for at in range(len(self._steps))]
         stages, place = self._stage_names(), place_in(self._job())
-        for position in self._loaded:
-            expect_same_stages(position, stages)
-        own = [each for each in self._loaded if (each.rank, each.ranks) == place]
-        for position in own or self._loaded:  # other ranks may have other sources
-            expect_same_parameters(position, stages, parameters_of(self._steps), can_rebatch=rebatches)
+        expect_same_stages(self._loaded, place, stages, parameters_of(self._steps), can_rebatch=rebatches)
         turns = self._keeps_order and takes_turns(self._end_stage, self.options.on_error)
         return position_of_rank(self._loaded, *place, takes_turns=turns)
 
