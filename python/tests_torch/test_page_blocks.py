@@ -160,7 +160,7 @@ def write_text(folder: pathlib.Path) -> None:
         (folder / name).write_text("".join(lines))
     for name in ("more.txt", "books.txt"):
         (folder / name).write_text("some lines\nof text\n" * 500)
-    for name in ("corpus.jsonl.zst", "web/0.jsonl.zst"):
+    for name in ("corpus.jsonl.zst", "web/1.jsonl.zst"):
         frames = ["".join(lines[at : at + 7]).encode() for at in range(0, len(lines), 7)]
         (folder / name).write_bytes(b"".join(map(zstd_frame, frames)))
 
