@@ -21,7 +21,7 @@ struct FoundFiles {
 /// Returns the files that `paths` denote, in the order of `paths`:
 /// - a name stands for itself;
 /// - a pattern (glob(7): *, ?, [...], and ** for any number of folders), unless a file has that name, stands for its
-///   matches, sorted bytewise, without folders whose names are skipped in a folder, unless the pattern begins so, too;
+///   matches, sorted bytewise, without folders of skipped names, unless the pattern's last part begins so;
 /// - a folder, named or matched by a pattern, stands for all files below it that are texts (is_text()), .bin, or .json
 ///   with JSON Lines, sorted bytewise.
 /// Skips names in a folder that begin with a dot (.git) or an underscore (_temporary, _SUCCESS), and the entries of
