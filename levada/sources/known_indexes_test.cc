@@ -9,6 +9,7 @@
 
 #include "levada/base/fault_testing.h"
 #include "levada/sources/megatron_testing.h"
+#include "levada/sources/memory_file_testing.h"
 #include "levada/sources/scratch_dir_testing.h"
 #include "levada/sources/token_file.h"
 
@@ -130,6 +131,22 @@ TEST_F(KnownIndexFiles, AreNotRememberedIfThatMayBeWrong) {
   write(three_documents, "0123456789");
   static_cast<void>(open({}, false, 1 << 20));
   EXPECT_FALSE(is_known()) << "it is small";
+}
+
+TEST_F(KnownIndexFiles, AreNotRememberedIfTheyChangeAfterTheyWereRead) {
+  MemoryFile idx("a.idx", three_documents.bytes());
+  const MemoryFile bin("a.bin", "0123456789");
+  idx.now.modified_ns = 1'000'000'000;
+  const auto before = idx.identity();
+  const auto index = read_megatron_index(idx, bin);
+  const KnownIndexes known(folder(), 0);
+  idx.now.modified_ns += 1;
+  known.add(idx, before, bin, index);
+  EXPECT_FALSE(known.find(idx, bin));
+  idx.now.modified_ns -= 1;
+  EXPECT_FALSE(known.find(idx, bin));
+  known.add(idx, before, bin, index);
+  EXPECT_TRUE(known.find(idx, bin));
 }
 
 TEST_F(KnownIndexFiles, AreNotBelievedIfTheirFileIsDamagedOrUntrusted) {
