@@ -68,7 +68,8 @@ std::optional<MegatronIndex> parse(const std::string& text, std::uint64_t idx_by
 
 std::optional<std::string> KnownIndexes::path_of(const File& idx, const FileIdentity& identity, const File& bin) const {
   // A remote file may have no modification time, and is cached by blocks.
-  if (dir_.empty() || identity.size < least_ || identity.modified_ns == 0 || !identity.tag.empty()) return std::nullopt;
+  if (dir_.empty() || identity.size < min_bytes_ || identity.modified_ns == 0 || !identity.tag.empty())
+    return std::nullopt;
   Digest key;
   key.update(fmt::format("{} {} {} {}", identity.size, identity.modified_ns, bin.identity().size,
                          sampled_digest(idx, identity.size)));

@@ -23,7 +23,8 @@ class KnownIndexes {
   static constexpr std::uint64_t large = std::uint64_t{4} << 20;
 
   /// `dir` is created by the first add().
-  explicit KnownIndexes(std::string dir, std::uint64_t min_bytes = large) : dir_(std::move(dir)), least_(min_bytes) {}
+  explicit KnownIndexes(std::string dir, std::uint64_t min_bytes = large)
+      : dir_(std::move(dir)), min_bytes_(min_bytes) {}
 
   /// Returns what was remembered for an .idx with its .bin. Throws SourceError if the .idx cannot be read.
   std::optional<MegatronIndex> find(const File& idx, const File& bin) const;
@@ -40,7 +41,7 @@ class KnownIndexes {
   std::optional<std::string> path_of(const File& idx, const FileIdentity& identity, const File& bin) const;
 
   std::string dir_;
-  std::uint64_t least_;
+  std::uint64_t min_bytes_;
 };
 
 }  // namespace levada
