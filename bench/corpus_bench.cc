@@ -1,13 +1,15 @@
 // Reads samples from a corpus of text, cut and packed, on one thread, from the page cache.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <random>
 
 #include "levada/corpus/corpus.h"
-#include "levada/corpus/packing.h"
+#include "levada/corpus/packed_order.h"
 
 namespace {
 
@@ -93,9 +95,10 @@ void pack_lengths(benchmark::State& state) {
   for (auto& length : lengths)
     length = 1 + static_cast<std::int64_t>(std::exp2(4 + static_cast<double>(random() % 1000) / 100.0));
   for (auto _ : state) {
-    const levada::PackedOrder order(
-        static_cast<std::int64_t>(lengths.size()),
-        [&](std::int64_t document) { return lengths[static_cast<std::size_t>(document)]; }, state.range(0));
+    const levada::PackedOrder order({.sequence = state.range(0)},
+                                    {.documents = std::ssize(lengths),
+                                     .tokens = std::reduce(lengths.begin(), lengths.end()),
+                                     .visit = [&](const auto& visit) { std::ranges::for_each(lengths, visit); }});
     state.counters["used"] = static_cast<double>(order.positions()) / static_cast<double>(order.size()) /
                              static_cast<double>(state.range(0));
   }

@@ -66,6 +66,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         levada::read_megatron_index(levada::MemoryFile("a.idx", idx), levada::MemoryFile("a.bin", bin),
                                     {.on_document = [&](std::int64_t tokens) { in_documents += tokens; }});
     check_index(index, in_documents, bin.size());
+    std::int64_t read_again = 0;
+    levada::read_documents(levada::MemoryFile("a.idx", idx), index,
+                           {.on_document = [&](std::int64_t tokens) { read_again += tokens; }});
+    check(read_again == in_documents);
     check_reads(levada::TokenFile("a.bin", {.open = levada::open_from({{"a.idx", idx}, {"a.bin", bin}})}));
   } catch (const levada::SourceError&) {
   }

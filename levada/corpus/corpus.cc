@@ -20,6 +20,7 @@
 #include "levada/corpus/mix_schedule.h"
 #include "levada/corpus/mix_weights.h"
 #include "levada/corpus/opened_source.h"
+#include "levada/corpus/packed_order.h"
 #include "levada/corpus/packing.h"
 #include "levada/corpus/split.h"
 #include "levada/order/permutation.h"

@@ -134,8 +134,7 @@ std::vector<CachedTokens> FileOpener::tokenize(const std::vector<std::string>& t
 }
 
 TokenFileOptions FileOpener::options_for(const Storage& storage) const {
-  return {.by_document = options_.packing != Packing::cut,
-          .documents = part_of_split(options_.split, options_.part),
+  return {.documents = part_of_split(options_.split, options_.part),
           .progress =
               [this](const PrepareProgress& progress) {
                 const std::lock_guard lock(mutex_);

@@ -8,13 +8,15 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/corpus/packed_samples.h"
+#include "levada/tokens/token_cache.h"
 
 namespace levada {
 namespace {
 
 std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
   if (options.packing == Packing::cut) return make_cut_samples(files, options.sequence);
-  return std::make_unique<PackedSamples>(files, options.packing, options.sequence, options.pad_to);
+  return std::make_unique<PackedSamples>(files, options.packing, options.sequence, options.pad_to,
+                                         KnownOrders(token_cache_folder(options.cache_dir)), options.progress);
 }
 
 void expect_samples(const SampleSet& samples, const SourceFiles& files, const std::string& who,

@@ -15,7 +15,7 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/base/urls.h"
-#include "levada/sources/known_indexes.h"
+#include "levada/sources/known_files.h"
 #include "levada/tokens/byte_stream.h"
 #include "levada/tokens/cache_entry.h"
 
@@ -254,7 +254,7 @@ FoundFiles files_below(const std::string& folder, std::span<const TextFormat> fo
       const bool is_entry = has_cache && cache == number && !entry_of_file(path.filename().string()).empty();
       if (is_entry || is_file_of_entry(path.string())) continue;
       if (is_data(path.string(), formats)) found.files.push_back(path.string());
-      else if (path.extension() != ".idx" && path.extension() != KnownIndexes::extension)
+      else if (path.extension() != ".idx" && path.extension() != KnownFiles::extension)
         ++found.left_out[path.extension().string()];
     }
   });

@@ -12,7 +12,7 @@ SourceFiles::SourceFiles(std::vector<OpenedFile> files) {
     if (!file.tokens) continue;
     const auto& contents = file.tokens->contents();
     token_begins_.push_back(token_begins_.back() + contents.tokens);
-    document_begins_.push_back(document_begins_.back() + contents.documents);
+    documents_ += contents.documents;
     stored_documents_ += contents.stored_documents;
     prepare_bytes_ += file.text_bytes + file.tokens->index_bytes();
     files_.push_back(std::move(file.tokens));
@@ -30,10 +30,10 @@ void SourceFiles::add_to(Digest& digest) const {
   }
 }
 
-SourceFiles::Place SourceFiles::find(const std::vector<std::int64_t>& begins, std::int64_t number) {
-  // Files may be empty, so the last one that begins here has the token or document.
-  const auto after = std::ranges::upper_bound(begins, number);
-  return {static_cast<std::size_t>(after - begins.begin()) - 1, number - *std::prev(after)};
+SourceFiles::Place SourceFiles::token(std::int64_t position) const {
+  // Files may be empty, so the last one that begins here has the token.
+  const auto after = std::ranges::upper_bound(token_begins_, position);
+  return {static_cast<std::size_t>(after - token_begins_.begin()) - 1, position - *std::prev(after)};
 }
 
 }  // namespace levada

@@ -24,18 +24,17 @@ class SourceFiles {
  public:
   explicit SourceFiles(std::vector<OpenedFile> files);
 
-  /// The position of a token or document: number `at` in file `index`.
+  /// The position of a token: number `at` in file `index`.
   struct Place {
     std::size_t index = 0;
     std::int64_t at = 0;
   };
-  Place token(std::int64_t position) const { return find(token_begins_, position); }
-  Place document(std::int64_t number) const { return find(document_begins_, number); }
+  Place token(std::int64_t position) const;
 
   const TokenFile& operator[](std::size_t index) const { return *files_[index]; }
   std::size_t size() const { return files_.size(); }
   std::int64_t tokens() const { return token_begins_.back(); }
-  std::int64_t documents() const { return document_begins_.back(); }
+  std::int64_t documents() const { return documents_; }
   /// Returns the number of documents in the files, of which documents() are in the part of the split.
   std::int64_t stored_documents() const { return stored_documents_; }
   const BadPlaces& bad_lines() const { return bad_lines_; }
@@ -47,11 +46,9 @@ class SourceFiles {
   void add_to(Digest& digest) const;
 
  private:
-  static Place find(const std::vector<std::int64_t>& begins, std::int64_t number);
-
   std::vector<std::unique_ptr<const TokenFile>> files_;
-  std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< start of each file, and the end
-  std::int64_t stored_documents_ = 0;
+  std::vector<std::int64_t> token_begins_ = {0};  ///< start of each file, and the end
+  std::int64_t documents_ = 0, stored_documents_ = 0;
   BadPlaces bad_lines_;
   std::uint64_t prepare_bytes_ = 0;
 };

@@ -1,12 +1,8 @@
 #include "levada/sources/known_indexes.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/bytes.h"
@@ -18,17 +14,8 @@
 namespace levada {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int record_version = 1;
 constexpr std::size_t max_record_bytes = std::size_t{4} << 10;
-
-/// Returns the trust in a folder; nothing if other users can replace files in it.
-std::optional<FolderTrust> trust_in(const std::string& dir) try {
-  return FolderTrust::of(dir, "the token cache", "");
-} catch (const SourceError&) {
-  return std::nullopt;
-}
 
 std::string text_of(const MegatronIndex& index) {
   return json_text(nlohmann::ordered_json{{"version", record_version},
@@ -68,23 +55,24 @@ std::optional<MegatronIndex> parse(const std::string& text, std::uint64_t idx_by
 
 std::optional<std::string> KnownIndexes::path_of(const File& idx, const FileIdentity& identity, const File& bin) const {
   // A remote file may have no modification time, and is cached by blocks.
-  if (dir_.empty() || identity.size < min_bytes_ || identity.modified_ns == 0 || !identity.tag.empty())
+  if (!files_.has_folder() || identity.size < min_bytes_ || identity.modified_ns == 0 || !identity.tag.empty()) {
     return std::nullopt;
+  }
   Digest key;
   key.update(fmt::format("{} {} {} {}", identity.size, identity.modified_ns, bin.identity().size,
                          sampled_digest(idx, identity.size)));
-  return (fs::path(dir_) / fmt::format("idx-{}{}", key.hex().substr(0, 32), extension)).string();
+  return files_.path_of("idx", key);
 }
 
 std::optional<MegatronIndex> KnownIndexes::find(const File& idx, const File& bin) const {
   const auto identity = idx.identity();
   const auto path = path_of(idx, identity, bin);
   if (!path) return std::nullopt;
-  const auto trust = trust_in(dir_);
+  const auto trust = files_.trust();
   const auto text = trust ? read_trusted(*path, *trust, max_record_bytes) : std::nullopt;
   if (!text) return std::nullopt;
   auto index = parse(*text, identity.size, bin.identity().size);
-  if (index) ::utimensat(AT_FDCWD, path->c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+  if (index) KnownFiles::note_use(*path);
   return index;
 }
 
@@ -99,24 +87,12 @@ void KnownIndexes::add(const File& idx, const FileIdentity& before, const File& 
   if (!index.in_order || system_clock::now() < modified + settled) return;
   const auto path = path_of(idx, before, bin);
   expect_unchanged(idx, before);  // so the sampled blocks are those of the content that was read
-  if (!path || create_private_folder(dir_) != 0) return;
-  const auto trust = trust_in(dir_);
-  if (!trust || trust->is_read_only()) return;
+  const auto trust = path ? files_.trust_for_writing() : std::nullopt;
+  if (!trust) return;
   AtomicFile file(*path, {}, trust->file_mode());
   file.write(as_bytes(text_of(index)));
   file.publish(false);
 } catch (const std::exception&) {  // the next start reads the .idx again
-}
-
-void KnownIndexes::remove_unused(const std::string& dir, const FolderTrust& trust) noexcept try {
-  const auto oldest = fs::file_time_type::clock::now() - std::chrono::days(30);
-  for (const auto& file : fs::directory_iterator(dir)) {
-    const auto path = file.path().string();
-    if (file.path().extension() == extension && file.last_write_time() < oldest && trust.covers(path)) {
-      ::unlink(path.c_str());
-    }
-  }
-} catch (const std::exception&) {  // they are small
 }
 
 }  // namespace levada

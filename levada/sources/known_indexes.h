@@ -5,26 +5,20 @@
 #include <optional>
 #include <string>
 
-#include "levada/base/private_files.h"
 #include "levada/sources/file.h"
+#include "levada/sources/known_files.h"
 #include "levada/sources/megatron_index.h"
 
 namespace levada {
 
 /// A folder with a small file for each large .idx that has been read and validated, if its sequences are in storage
 /// order. The files are found by the size, the modification time and the sampled_digest() of the .idx, and the size of
-/// its .bin; neither path nor owner counts. Only files that FolderTrust covers count. The folder may be shared by
-/// processes and hosts. A folder that cannot be used remembers nothing. Thread-safe.
+/// its .bin; neither path nor owner counts. A folder that cannot be used remembers nothing. Thread-safe.
 class KnownIndexes {
  public:
-  /// Extension of the files.
-  static constexpr std::string_view extension = ".known";
-  /// Smaller files are read completely in less time.
-  static constexpr std::uint64_t large = std::uint64_t{4} << 20;
-
   /// `dir` is created by the first add().
-  explicit KnownIndexes(std::string dir, std::uint64_t min_bytes = large)
-      : dir_(std::move(dir)), min_bytes_(min_bytes) {}
+  explicit KnownIndexes(std::string dir, std::uint64_t min_bytes = KnownFiles::large)
+      : files_(std::move(dir)), min_bytes_(min_bytes) {}
 
   /// Returns what was remembered for an .idx with its .bin. Throws SourceError if the .idx cannot be read.
   std::optional<MegatronIndex> find(const File& idx, const File& bin) const;
@@ -33,14 +27,11 @@ class KnownIndexes {
   /// sequences in another order.
   void add(const File& idx, const FileIdentity& before, const File& bin, const MegatronIndex& index) const noexcept;
 
-  /// Removes files of `dir` that no start has used for 30 days.
-  static void remove_unused(const std::string& dir, const FolderTrust& trust) noexcept;
-
  private:
   /// Returns the path of the file; nothing for an .idx that is not remembered.
   std::optional<std::string> path_of(const File& idx, const FileIdentity& identity, const File& bin) const;
 
-  std::string dir_;
+  KnownFiles files_;
   std::uint64_t min_bytes_;
 };
 

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::hours;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// A pair of files, and a folder that remembers every .idx.
@@ -27,9 +28,9 @@ class KnownIndexFiles : public ::testing::Test {
     dir_.write("a.bin", bin);
     fs::last_write_time(dir_.write("a.idx", idx.bytes()), fs::file_time_type::clock::now() - age);
   }
-  TokenFile open(DocumentShare documents = {}, bool by_document = false, std::uint64_t min_bytes = 0) const {
+  TokenFile open(DocumentShare documents = {}, std::uint64_t min_bytes = 0) const {
     const auto known = std::make_shared<const KnownIndexes>(folder(), min_bytes);
-    return {dir_.file("a"), {.by_document = by_document, .documents = documents, .known_indexes = known}};
+    return {dir_.file("a"), {.documents = documents, .known_indexes = known}};
   }
   TokenFile read(DocumentShare documents = {}) const { return {dir_.file("a"), {.documents = documents}}; }
   bool is_known() const { return open().index_bytes() == 0; }
@@ -63,7 +64,9 @@ TEST_F(KnownIndexFiles, AreReadOnce) {
   EXPECT_EQ(again.index_bytes(), 0);
   EXPECT_EQ(again.contents(), first.contents());
   EXPECT_EQ(tokens_of(again), tokens_of(first));
-  EXPECT_GT(open({}, true).index_bytes(), 0) << "the begins of documents are not remembered";
+  std::vector<std::int64_t> lengths;
+  again.visit_documents([&](std::int64_t tokens) { lengths.push_back(tokens); });
+  EXPECT_THAT(lengths, ElementsAre(2, 4, 4));
   fs::rename(dir_.file("a.idx"), dir_.file("b.idx"));
   fs::rename(dir_.file("a.bin"), dir_.file("b.bin"));
   const auto known = std::make_shared<const KnownIndexes>(folder(), 0);
@@ -129,7 +132,7 @@ TEST_F(KnownIndexFiles, AreNotRememberedIfThatMayBeWrong) {
   open();
   EXPECT_FALSE(is_known()) << "its sequences are not in storage order";
   write(three_documents, "0123456789");
-  static_cast<void>(open({}, false, 1 << 20));
+  static_cast<void>(open({}, 1 << 20));
   EXPECT_FALSE(is_known()) << "it is small";
 }
 
@@ -183,14 +186,14 @@ TEST_F(KnownIndexFiles, AreRemovedIfNoStartUsesThem) {
   write(three_documents, "0123456789");
   open();
   const auto trust = FolderTrust::of(folder(), "the folder", "");
-  KnownIndexes::remove_unused(folder(), trust);
+  KnownFiles::remove_unused(folder(), trust);
   EXPECT_EQ(remembered().size(), 1U);
   const auto old = fs::file_time_type::clock::now() - hours(31 * 24);
   fs::last_write_time(remembered().front(), old);
   EXPECT_TRUE(is_known());
   EXPECT_GT(fs::last_write_time(remembered().front()), old) << "it has been used";
   fs::last_write_time(remembered().front(), old);
-  KnownIndexes::remove_unused(folder(), trust);
+  KnownFiles::remove_unused(folder(), trust);
   EXPECT_EQ(remembered().size(), 0U);
 }
 

@@ -48,6 +48,10 @@ class IndexReader {
   std::uint64_t size_, done_ = 0;
 };
 
+[[noreturn]] void fail_changed(const IndexReader& in) {
+  in.fail("it has changed since it was read");
+}
+
 /// One of the arrays in the file, read sequentially in pieces.
 template <typename T>
 class ArrayReader {
@@ -170,7 +174,6 @@ class IndexPass {
         runs_(token_bytes_) {}
 
   void run(const IndexCallbacks& callbacks) {
-    if (callbacks.on_start) callbacks.on_start(static_cast<std::int64_t>(header_.document_indices) - 1);
     if (const auto first = documents_.next(); first != 0) {
       in_.fail(fmt::format("its first document begins with sequence {} and not 0", first));
     }
@@ -307,6 +310,27 @@ MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexC
           .digest = pass.digest()};
 }
 
+void read_documents(const File& idx, const MegatronIndex& index, const IndexCallbacks& callbacks) {
+  IndexReader in(idx, callbacks.on_progress);
+  const auto header = header_of(index);
+  ArrayReader<std::int32_t> lengths(in, header_bytes, header.sequences);
+  ArrayReader<std::int64_t> documents(in, header.documents_offset(), header.document_indices);
+  std::int64_t sequence = documents.next(), left = index.tokens();
+  for (std::int64_t document = 0; document < index.documents; ++document) {
+    std::int64_t tokens = 0;
+    const auto end = documents.next();
+    if (sequence < 0 || end < sequence || end > index.sequences) fail_changed(in);
+    for (; sequence < end; ++sequence) {
+      const auto length = lengths.next();
+      if (length < 0 || length > left) fail_changed(in);
+      tokens += length;
+      left -= length;
+    }
+    callbacks.on_document(tokens);
+  }
+  if (left != 0 || sequence != index.sequences) fail_changed(in);
+}
+
 std::optional<std::uint64_t> index_bytes_of(const MegatronIndex& index) {
   if (index.sequences < 0 || index.documents < 0) return std::nullopt;
   const auto header = header_of(index);
@@ -327,7 +351,7 @@ std::int64_t tokens_before(const File& idx, const MegatronIndex& index, std::int
   if (sequence == index.sequences) return index.tokens();
   const auto place = sequence < 0 || sequence > index.sequences ? -1 : number_at(header.places_offset(), sequence);
   const auto tokens = place / static_cast<std::int64_t>(index.dtype.bytes(1));
-  if (place < 0 || tokens > index.tokens()) in.fail("it has changed since it was read");
+  if (place < 0 || tokens > index.tokens()) fail_changed(in);
   return tokens;
 }
 

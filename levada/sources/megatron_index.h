@@ -44,7 +44,6 @@ struct MegatronIndex {
 
 /// Callbacks while an .idx is read; each may be empty.
 struct IndexCallbacks {
-  std::function<void(std::int64_t documents)> on_start = {};   ///< once, before the first document
   std::function<void(std::int64_t tokens)> on_document = {};   ///< for each document, in order
   std::function<void(std::uint64_t bytes)> on_more_runs = {};  ///< before MegatronIndex::runs grows by up to `bytes`
   std::function<void(std::uint64_t bytes)> on_progress = {};   ///< with the bytes of the .idx read so far
@@ -53,6 +52,10 @@ struct IndexCallbacks {
 /// Reads an .idx and validates it against its .bin: every sequence must be inside the .bin. Throws SourceError that
 /// names the file and the fault; passes on exceptions of the callbacks.
 MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexCallbacks& callbacks = {});
+
+/// Reads the lengths of all documents from the .idx that `index` describes. Calls on_document and on_progress. Throws
+/// SourceError if the .idx holds something else now; passes on exceptions of the callbacks.
+void read_documents(const File& idx, const MegatronIndex& index, const IndexCallbacks& callbacks);
 
 /// Returns the size of the .idx; nothing if a count is negative or too large.
 std::optional<std::uint64_t> index_bytes_of(const MegatronIndex& index);

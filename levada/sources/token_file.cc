@@ -15,8 +15,6 @@ namespace {
 
 /// Large relative to the cost of a call, small enough to stay in the second-level cache; whole tokens.
 constexpr std::size_t piece_bytes = std::size_t{256} << 10;
-/// Once this many documents are known, their memory is in use and no longer claimed.
-constexpr std::size_t settled_documents = std::size_t{1} << 17;
 
 bool is_integer(DType dtype) {
   return dtype != dtypes::float32 && dtype != dtypes::float64;
@@ -36,19 +34,19 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
     : TokenFile(path, options, options.open(MegatronPaths::of(path).idx)) {}
 
 // The .idx is opened first: a writer that replaces a pair removes its .idx first.
-TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, const std::unique_ptr<const File>& idx)
-    : bin_(options.open(MegatronPaths::of(path).bin)),
+TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, std::unique_ptr<const File> idx)
+    : idx_(std::move(idx)),
+      bin_(options.open(MegatronPaths::of(path).bin)),
+      idx_identity_(idx_->identity()),
       watch_(*bin_),
       masks_loss_(options.masks_loss),
       vocabulary_(options.vocabulary) {
-  const bool keeps_part = options.documents.begin > 0 || options.documents.end < 1;
-  auto known = options.known_indexes && !options.by_document ? options.known_indexes->find(*idx, *bin_) : std::nullopt;
+  auto known = options.known_indexes ? options.known_indexes->find(*idx_, *bin_) : std::nullopt;
   if (known) {
     index_ = std::move(*known);
   } else {
-    const auto before = idx->identity();
-    read_index(*idx, options, options.by_document || keeps_part);
-    if (options.known_indexes) options.known_indexes->add(*idx, before, *bin_, index_);
+    read_index(options);
+    if (options.known_indexes) options.known_indexes->add(*idx_, idx_identity_, *bin_, index_);
   }
   if (!is_integer(index_.dtype)) {
     throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),
@@ -63,57 +61,62 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
                .documents = index_.documents,
                .stored_documents = index_.documents,
                .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
-  if (options.by_document || keeps_part) keep_documents(options, *idx);
+  if (options.documents.begin > 0 || options.documents.end < 1) keep_share(options.documents);
   check();
 }
 
-void TokenFile::read_index(const File& idx, const TokenFileOptions& options, bool keeps_begins) {
-  index_bytes_ = idx.identity().size;
-  MemoryClaims::Claim begins(*options.memory), runs(*options.memory);
+void TokenFile::read_index(const TokenFileOptions& options) {
+  index_bytes_ = idx_identity_.size;
+  MemoryClaims::Claim runs(*options.memory);
   IndexCallbacks callbacks;
-  if (keeps_begins) {
-    callbacks.on_start = [&](std::int64_t documents) {
-      const auto count = static_cast<std::size_t>(documents) + 1;
-      begins.add(count * sizeof(std::int64_t), "the table of documents of " + this->path(),
-                 options.by_document ? ", or cut documents instead of packing them" : "");
-      document_begins_.reserve(count);
-      document_begins_.push_back(0);
-    };
-    callbacks.on_document = [&](std::int64_t tokens) {
-      document_begins_.push_back(document_begins_.back() + tokens);
-      if (document_begins_.size() % settled_documents == 0) begins.settle(settled_documents * sizeof(std::int64_t));
-    };
-  }
   std::uint64_t growing = 0;
   callbacks.on_more_runs = [&](std::uint64_t bytes) {
     runs.settle(std::exchange(growing, bytes));
-    runs.add(bytes,
-             fmt::format("the next part of the table of sequences of {}, which are not in storage order,", idx.path()));
+    runs.add(bytes, fmt::format("the next part of the table of sequences of {}, which are not in storage order,",
+                                idx_->path()));
   };
   callbacks.on_progress = [&](std::uint64_t done) {
-    if (options.progress) options.progress({idx.path(), done, index_bytes_});
+    if (options.progress) options.progress({idx_->path(), done, index_bytes_});
   };
-  index_ = read_megatron_index(idx, *bin_, callbacks);
+  index_ = read_megatron_index(*idx_, *bin_, callbacks);
 }
 
-/// Drops all documents except those in options.documents.
-void TokenFile::keep_documents(const TokenFileOptions& options, const File& idx) {
-  const auto begin = share_of_documents(options.documents.begin, index_.documents, contents_.digest);
-  const auto end = share_of_documents(options.documents.end, index_.documents, contents_.digest);
-  const auto begin_of = [&](std::int64_t document) {
-    return document_begins_.empty() ? tokens_before(idx, index_, document)
-                                    : document_begins_[static_cast<std::size_t>(document)];
-  };
-  first_token_ = begin_of(begin);
-  contents_.documents = end - begin;
-  contents_.tokens = begin_of(end) - first_token_;
-  if (!options.by_document) {
-    document_begins_ = {};
-    return;
+/// Drops all documents except those of the share.
+void TokenFile::keep_share(const DocumentShare& share) {
+  const auto begin = share_of_documents(share.begin, index_.documents, contents_.digest);
+  const auto end = share_of_documents(share.end, index_.documents, contents_.digest);
+  std::int64_t before_begin = 0, before_end = 0;
+  if (index_.in_order) {
+    before_begin = tokens_before(*idx_, index_, begin);
+    before_end = tokens_before(*idx_, index_, end);
+    expect_unchanged(*idx_, idx_identity_);
+  } else {
+    std::int64_t document = 0;
+    visit_documents([&](std::int64_t tokens) {
+      if (document < begin) before_begin += tokens;
+      if (document++ < end) before_end += tokens;
+    });
   }
-  document_begins_.erase(document_begins_.begin() + end + 1, document_begins_.end());
-  document_begins_.erase(document_begins_.begin(), document_begins_.begin() + begin);
-  for (auto& token : document_begins_) token -= first_token_;
+  first_document_ = begin;
+  first_token_ = before_begin;
+  contents_.documents = end - begin;
+  contents_.tokens = before_end - before_begin;
+}
+
+void TokenFile::visit_documents(const std::function<void(std::int64_t tokens)>& visit,
+                                const std::function<void(const PrepareProgress&)>& progress) const {
+  auto document = -first_document_;
+  read_documents(*idx_, index_,
+                 {.on_document =
+                      [&](std::int64_t tokens) {
+                        if (document >= 0 && document < contents_.documents) visit(tokens);
+                        ++document;
+                      },
+                  .on_progress =
+                      [&](std::uint64_t done) {
+                        if (progress) progress({idx_->path(), done, idx_identity_.size});
+                      }});
+  expect_unchanged(*idx_, idx_identity_);
 }
 
 void TokenFile::will_read(std::int64_t begin, std::int64_t end) const {

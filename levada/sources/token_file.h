@@ -36,12 +36,11 @@ struct DocumentShare {
 std::int64_t share_of_documents(double share, std::int64_t documents, std::string_view digest);
 
 struct TokenFileOptions {
-  bool by_document = false;      ///< whether to keep the start of each document, at 8 bytes each
   bool masks_loss = false;       ///< a negative stored int32 is ~token, and no loss is computed for it
   std::int64_t vocabulary = 0;   ///< every token must be below it; 0: unknown
   DocumentShare documents = {};  ///< the documents to read; documents and tokens are numbered from the first of them
   std::function<void(const PrepareProgress&)> progress = {};
-  /// Spares reading an .idx that is known; not used with by_document. May be null.
+  /// Spares reading an .idx that is known. May be null.
   std::shared_ptr<const KnownIndexes> known_indexes = nullptr;
   /// Shared by files that are opened concurrently.
   std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
@@ -86,40 +85,36 @@ class TokenFile {
   /// Announces a read().
   void will_read(std::int64_t begin, std::int64_t end) const;
 
-  /// Returns the number of tokens of a document. Like document_begin(), requires TokenFileOptions::by_document.
-  std::int64_t document_tokens(std::int64_t document) const {
-    const auto* begin = document_begins_.data() + document;
-    return begin[1] - begin[0];
-  }
-  /// Returns the number of a document's first token.
-  std::int64_t document_begin(std::int64_t document) const {
-    return document_begins_[static_cast<std::size_t>(document)];
-  }
+  /// Returns how many of the stored documents precede the requested share.
+  std::int64_t first_document() const { return first_document_; }
+  /// Reads the .idx again, and passes the number of tokens of each document to `visit`, in order. Throws SourceError if
+  /// the .idx has changed since it was opened.
+  void visit_documents(const std::function<void(std::int64_t tokens)>& visit,
+                       const std::function<void(const PrepareProgress&)>& progress = {}) const;
 
   /// Throws SourceError that names the change if the content of the .bin has changed since it was opened. Does not read
   /// the .idx again.
   void check() const { watch_.expect_unchanged(); }
 
  private:
-  TokenFile(const std::string& path, const TokenFileOptions& options, const std::unique_ptr<const File>& idx);
-  /// Reads the .idx, and fills document_begins_ if `keeps_begins`.
-  void read_index(const File& idx, const TokenFileOptions& options, bool keeps_begins);
-  void keep_documents(const TokenFileOptions& options, const File& idx);
+  TokenFile(const std::string& path, const TokenFileOptions& options, std::unique_ptr<const File> idx);
+  void read_index(const TokenFileOptions& options);
+  void keep_share(const DocumentShare& share);
   void read_run(std::uint64_t byte, std::int64_t position, std::int64_t count, TokenWriter& to, ReadState& state) const;
   bool write(std::string_view stored, TokenWriter& to) const;
   void expect_in_vocabulary(std::string_view stored, std::int64_t position) const;
   [[noreturn]] void fail_no_id(std::string_view stored, std::int64_t position, std::int64_t largest) const;
 
   std::uint64_t index_bytes_ = 0;
-  std::unique_ptr<const File> bin_;
+  std::unique_ptr<const File> idx_, bin_;
+  FileIdentity idx_identity_;
   ContentWatch watch_;  ///< watches the .bin
   MegatronIndex index_;
   std::uint64_t token_bytes_ = 1;
   bool masks_loss_;
   std::int64_t vocabulary_;
   FileContents contents_;
-  std::vector<std::int64_t> document_begins_;  ///< and the last one's end; only with by_document
-  std::int64_t first_token_ = 0;               ///< among all stored tokens
+  std::int64_t first_document_ = 0, first_token_ = 0;  ///< among all that are stored
 };
 
 }  // namespace levada

@@ -16,8 +16,14 @@ namespace {
 using ::testing::HasSubstr;
 using Tokens = std::vector<std::int64_t>;
 
-TokenFile open_bytes(const std::string& idx, const std::string& bin, bool by_document = false) {
-  return {"a.bin", {.by_document = by_document, .open = open_from({{"a.idx", idx}, {"a.bin", bin}})}};
+TokenFile open_bytes(const std::string& idx, const std::string& bin, DocumentShare documents = {}) {
+  return {"a.bin", {.documents = documents, .open = open_from({{"a.idx", idx}, {"a.bin", bin}})}};
+}
+
+Tokens document_lengths(const TokenFile& file) {
+  Tokens lengths;
+  file.visit_documents([&](std::int64_t tokens) { lengths.push_back(tokens); });
+  return lengths;
 }
 
 /// Reads at least two tokens [position, end) through a writer that has already received `before` tokens.
@@ -167,28 +173,50 @@ TEST(TokenFile, RejectsTokensTooLargeForInt32) {
 }
 
 TEST(TokenFile, SkipsUnrequestedDocuments) {
-  const auto idx = raw_index(4, 4, {2, 3, 1, 4, 2}, {0, 1, 2, 3, 4, 5}).bytes();
+  const auto in_order = raw_index(4, 4, {2, 3, 1, 4, 2}, {0, 1, 2, 3, 4, 5});
+  auto swapped = in_order;
+  std::swap(swapped.places[0], swapped.places[4]);
   const auto bin = raw_bin<std::int32_t>({10, 11, 20, 21, 22, 30, 40, 41, 42, 43, 50, 51});
-  for (const bool by_document : {false, true}) {
-    const auto open = [&](double begin, double end) {
-      return TokenFile(
-          "a.bin",
-          {.by_document = by_document, .documents = {begin, end}, .open = open_from({{"a.idx", idx}, {"a.bin", bin}})});
-    };
+  for (const auto& raw : {in_order, swapped}) {
+    const auto open = [&](double begin, double end) { return open_bytes(raw.bytes(), bin, {begin, end}); };
     const auto some = open(0.2, 0.8);
     EXPECT_EQ(some.contents().documents, 3);
     EXPECT_EQ(some.contents().tokens, 8);
+    EXPECT_EQ(some.first_document(), 1);
     EXPECT_EQ(some.contents().digest, open(0, 1).contents().digest);
     ReadState state;
     EXPECT_EQ(read(some, 0, 8, state), (Tokens{20, 21, 22, 30, 40, 41, 42, 43}));
     EXPECT_EQ(read(some, 2, 5, state), (Tokens{22, 30, 40}));
-    if (by_document) {
-      EXPECT_EQ(some.document_begin(2), 4);
-      EXPECT_EQ(some.document_tokens(2), 4);
-    }
+    EXPECT_EQ(document_lengths(some), (Tokens{3, 1, 4}));
+    EXPECT_EQ(document_lengths(open(0, 1)), (Tokens{2, 3, 1, 4, 2}));
     EXPECT_EQ(open(0.99, 1).contents().tokens, 0);
     EXPECT_EQ(open(0.8, 1).contents().tokens, 2);
   }
+}
+
+TEST(TokenFile, DetectsAnIndexThatChangesBeforeItIsReadAgain) {
+  const auto whole = raw_index(1, 1, {2, 3, 1, 4}, {0, 1, 3, 4}).bytes();
+  MemoryFile* idx = nullptr;
+  const auto open = [&](const std::string& path) {
+    const bool is_idx = path == "a.idx";
+    auto made = std::make_unique<MemoryFile>(path, is_idx ? whole : "0123456789");
+    if (is_idx) idx = made.get();
+    return made;
+  };
+  const TokenFile file("a.idx", {.open = open});
+  EXPECT_EQ(document_lengths(file), (Tokens{2, 4, 4}));
+  const auto changed = "SourceError: a.idx: it has changed since it was read";
+  for (const auto& other : {raw_index(1, 1, {2, 3, 1, 3}, {0, 1, 3, 4}), raw_index(1, 1, {2, 3, 1, 5}, {0, 1, 3, 4}),
+                            raw_index(1, 1, {2, -3, 1, 4}, {0, 1, 3, 4}), raw_index(1, 1, {2, 3, 1, 4}, {0, 3, 1, 4}),
+                            raw_index(1, 1, {2, 3, 1, 4}, {0, 1, 3, 5}), raw_index(1, 1, {2, 3, 5, 4}, {0, 1, 3, 3})}) {
+    idx->content = other.bytes();
+    EXPECT_EQ(fault_of([&] { document_lengths(file); }), changed);
+  }
+  idx->content = whole.substr(0, 40);
+  EXPECT_THAT(fault_of([&] { document_lengths(file); }), HasSubstr("it was cut off while it was being read"));
+  idx->content = whole;
+  idx->now.modified_ns += 1;
+  EXPECT_THAT(fault_of([&] { document_lengths(file); }), HasSubstr("a.idx was modified"));
 }
 
 TEST(TokenFile, RejectsNumbersThatAreNotTokens) {

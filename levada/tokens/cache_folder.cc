@@ -22,7 +22,7 @@
 #include "levada/base/hash.h"
 #include "levada/base/text.h"
 #include "levada/sources/file.h"
-#include "levada/sources/known_indexes.h"
+#include "levada/sources/known_files.h"
 #include "levada/tokens/cache_uses.h"
 
 namespace levada {
@@ -214,8 +214,7 @@ std::vector<TokenCacheEntry> CacheFolder::prune(std::uint64_t max_bytes) {
   const auto held = lock(LOCK_EX);
   const bool of_any_user = trust_.file_mode() != private_mode;
   AtomicFile::remove_abandoned(
-      dir_,
-      [](std::string_view name) { return !entry_of_file(name).empty() || name.ends_with(KnownIndexes::extension); },
+      dir_, [](std::string_view name) { return !entry_of_file(name).empty() || name.ends_with(KnownFiles::extension); },
       of_any_user);
   auto left = read_entries();
   std::uint64_t bytes = 0;
@@ -228,7 +227,7 @@ std::vector<TokenCacheEntry> CacheFolder::prune(std::uint64_t max_bytes) {
     removed.push_back(*entry);
   }
   remove_unreadable();
-  KnownIndexes::remove_unused(dir_, trust_);
+  KnownFiles::remove_unused(dir_, trust_);
   return removed;
 }
 

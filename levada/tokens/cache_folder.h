@@ -57,7 +57,7 @@ class CacheFolder {
   /// Returns all entries, the most recently used first.
   std::vector<TokenCacheEntry> entries() const;
   /// Evicts the least recently used entries that are not in use until at most `max_bytes` remain. Also removes
-  /// leftovers of killed processes, entries of other versions and unused KnownIndexes. Returns the evicted entries.
+  /// leftovers of killed processes, entries of other versions and unused KnownFiles. Returns the evicted entries.
   /// Evicts nothing if some process's list of entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
   /// Reads an entry completely. Throws DamagedEntry if it is damaged, and SourceError if it cannot be read, but neither
