@@ -118,6 +118,23 @@ TEST_F(KnownIndexFiles, AreForgottenOnceTheyChange) {
   EXPECT_THAT(fault_of([&] { open(); }), HasSubstr("has only 9 bytes"));
 }
 
+TEST_F(KnownIndexFiles, AreRefusedIfTheirPairIsReplacedWhileItIsOpened) {
+  write(three_documents, "0123456789");
+  open();
+  ASSERT_TRUE(is_known());
+  dir_.write("new.bin", "9876543210");
+  dir_.write("new.idx", raw_index(1, 1, {5, 5}, {0, 1, 2}).bytes());
+  const auto replaced = [&](const std::string& path) {
+    if (path.ends_with(".bin")) {
+      for (const auto* name : {".idx", ".bin"}) fs::rename(dir_.file("new") + name, dir_.file("a") + name);
+    }
+    return open_file(path);
+  };
+  const auto known = std::make_shared<const KnownIndexes>(folder(), 0);
+  EXPECT_THAT(fault_of([&] { TokenFile(dir_.file("a"), {.known_indexes = known, .open = replaced}); }),
+              HasSubstr("a.idx was removed or replaced"));
+}
+
 TEST_F(KnownIndexFiles, AreNotRememberedIfThatMayBeWrong) {
   write(three_documents, "0123456789", hours(0));
   open();

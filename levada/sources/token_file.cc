@@ -36,8 +36,8 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
 // The .idx is opened first: a writer that replaces a pair removes its .idx first.
 TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, std::unique_ptr<const File> idx)
     : idx_(std::move(idx)),
-      bin_(options.open(MegatronPaths::of(path).bin)),
       idx_identity_(idx_->identity()),
+      bin_(options.open(MegatronPaths::of(path).bin)),
       watch_(*bin_),
       masks_loss_(options.masks_loss),
       vocabulary_(options.vocabulary) {
@@ -62,6 +62,7 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, s
                .stored_documents = index_.documents,
                .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
   if (options.documents.begin > 0 || options.documents.end < 1) keep_share(options.documents);
+  expect_unchanged(*idx_, idx_identity_);  // so both files are of one pair, also if the .idx was known
   check();
 }
 
@@ -89,7 +90,6 @@ void TokenFile::keep_share(const DocumentShare& share) {
   if (index_.in_order) {
     before_begin = tokens_before(*idx_, index_, begin);
     before_end = tokens_before(*idx_, index_, end);
-    expect_unchanged(*idx_, idx_identity_);
   } else {
     std::int64_t document = 0;
     visit_documents([&](std::int64_t tokens) {

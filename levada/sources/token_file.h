@@ -106,8 +106,9 @@ class TokenFile {
   [[noreturn]] void fail_no_id(std::string_view stored, std::int64_t position, std::int64_t largest) const;
 
   std::uint64_t index_bytes_ = 0;
-  std::unique_ptr<const File> idx_, bin_;
+  std::unique_ptr<const File> idx_;
   FileIdentity idx_identity_;
+  std::unique_ptr<const File> bin_;
   ContentWatch watch_;  ///< watches the .bin
   MegatronIndex index_;
   std::uint64_t token_bytes_ = 1;
