@@ -26,7 +26,7 @@ void check_engine(std::string_view name);
 struct Environment {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;
+  std::optional<int> local_rank = {};  ///< among the ranks on this host; empty if no variable has it
   std::optional<int> local_size = {};  ///< ranks on this host; empty if no variable has it
   std::string source;                  ///< variables of rank and size: "RANK and WORLD_SIZE"
   std::string local_size_source;       ///< variable of local_size: "LOCAL_WORLD_SIZE"
