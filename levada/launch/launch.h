@@ -76,9 +76,9 @@ struct LocalOptions {
 /// lines. Each rank's bytes stay in order and unchanged, except that a terminal shows the rank before each line. A line
 /// of more than 64 KiB may be split. An unterminated last line is written after all ranks have ended.
 ///
-/// Forwards SIGINT, SIGTERM and SIGHUP to all ranks, once. If one rank fails, the others get a moment to end and are
-/// then killed. If this process dies, by any signal, so do its ranks. Call it while the process is single-threaded.
-/// Throws EngineError if a rank cannot be started.
+/// Forwards SIGINT, SIGTERM and SIGHUP to all ranks, each once, even if it arrives several times. If one rank fails,
+/// the others get a moment to end and are then killed. If this process dies, by any signal, so do its ranks. Call it
+/// while the process is single-threaded. Throws EngineError if a rank cannot be started.
 LocalResult run_local(int size, const std::vector<std::string>& arguments, const LocalOptions& options = {});
 
 /// Opens /dev/null in place of closed standard descriptors, so that no other file gets their numbers. Writes to a
