@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "levada/base/text.h"
 
@@ -59,6 +60,15 @@ Status Status::make(std::string_view operation, std::int64_t step, int waiting_f
   status.step = step;
   status.since_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
   status.waiting_for = waiting_for;
+  return status;
+}
+
+Status Status::read(ByteView written) {
+  Status status;
+  std::memcpy(static_cast<void*>(&status), written.data(), sizeof(status));  // not payload: a status
+  status.operation.back() = 0;
+  status.detail.back() = 0;
+  status.since_ns = std::max<std::int64_t>(status.since_ns, 0);
   return status;
 }
 

@@ -145,6 +145,9 @@ struct Status {
   std::array<char, 208> detail{};  ///< free text; null-terminated
 
   static Status make(std::string_view operation, std::int64_t step, int waiting_for = -1, std::string_view detail = {});
+  /// Returns the Status whose bytes another process has written. Terminates its texts, and replaces a negative start,
+  /// so that the time since then can be computed. `written` has the size of a Status.
+  static Status read(ByteView written);
 };
 static_assert(sizeof(Status) == 256);
 

@@ -46,10 +46,10 @@ struct Names {
   const char* local_size;
 };
 
-void check_within(int rank, const char* rank_name, int size, const char* size_name) {
-  if (rank < size) return;
+void check_within(std::optional<int> rank, const char* rank_name, int size, const char* size_name) {
+  if (!rank || *rank < size) return;
   throw InvalidArgument(
-      fmt::format("the environment contradicts itself: {} is {}, but {} is {}", rank_name, rank, size_name, size));
+      fmt::format("the environment contradicts itself: {} is {}, but {} is {}", rank_name, *rank, size_name, size));
 }
 
 /// Returns what is wrong with a set of variables that lacks rank or size, or an empty text. A size of 1 without a rank,
@@ -75,7 +75,7 @@ std::optional<Environment> read(const Get& get, const Names& names) {
   job.rank = *number(get, names.rank);
   job.size = *number(get, names.size);
   check_within(job.rank, names.rank, job.size, names.size);
-  job.local_rank = number(get, names.local_rank).value_or(job.rank);
+  job.local_rank = number(get, names.local_rank);
   job.local_size = number(get, names.local_size);
   if (!job.local_size) return job;
   job.local_size_source = names.local_size;
@@ -170,7 +170,7 @@ void complete(Environment& job, const std::optional<Environment>& launched) {
   if (!launched || launched->rank != job.rank || launched->size != job.size) return;
   if (job.rendezvous.empty()) job.rendezvous = launched->rendezvous;
   if (job.local_size) return;
-  job.local_rank = launched->local_rank;
+  if (!job.local_rank) job.local_rank = launched->local_rank;
   job.local_size = launched->local_size;
   job.local_size_source = launched->local_size_source;
 }

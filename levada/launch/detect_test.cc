@@ -118,7 +118,7 @@ TEST(Detect, PrefersLevadasVariablesThatAreSetByHand) {
 
 TEST(Detect, ReadsLevadasOwnVariables) {
   const auto job = detect_in({{"LEVADA_RANK", "2"}, {"LEVADA_WORLD_SIZE", "4"}});
-  EXPECT_EQ(job, (Environment{2, 4, 2, {}, "LEVADA_RANK and LEVADA_WORLD_SIZE", "", ""}));
+  EXPECT_EQ(job, (Environment{2, 4, {}, {}, "LEVADA_RANK and LEVADA_WORLD_SIZE", "", ""}));
 }
 
 TEST(Detect, ReadsTorchrun) {
@@ -127,13 +127,38 @@ TEST(Detect, ReadsTorchrun) {
 }
 
 TEST(Detect, LeavesTheLocalSizeEmptyIfNoVariableHasIt) {
-  EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), (Environment{1, 2, 1, {}, "RANK and WORLD_SIZE", "", ""}));
+  EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}),
+            (Environment{1, 2, {}, {}, "RANK and WORLD_SIZE", "", ""}));
   EXPECT_EQ(detect_in({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}})->local_size,
             std::nullopt);
 }
 
 TEST(Detect, ReadsTheLocalSizeOfDeepSpeedsLauncher) {
   EXPECT_EQ(detect_in({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_SIZE", "4"}})->local_size, 4);
+}
+
+TEST(Detect, AcceptsALocalSizeWithoutALocalRank) {
+  EXPECT_EQ(detect_in({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_SIZE", "2"}}),
+            (Environment{2, 4, {}, 2, "RANK and WORLD_SIZE", "LOCAL_SIZE", ""}));
+  EXPECT_EQ(detect_in({{"LEVADA_RANK", "3"}, {"LEVADA_WORLD_SIZE", "4"}, {"LEVADA_LOCAL_WORLD_SIZE", "2"}}),
+            (Environment{3, 4, {}, 2, "LEVADA_RANK and LEVADA_WORLD_SIZE", "LEVADA_LOCAL_WORLD_SIZE", ""}));
+  const Variables step = {{"SLURM_STEP_ID", "0"},
+                          {"SLURM_PROCID", "3"},
+                          {"SLURM_STEP_NUM_TASKS", "4"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                          {"SLURM_NODEID", "1"}};
+  EXPECT_EQ(detect_in(step),
+            (Environment{3, 4, {}, 2, "SLURM_PROCID and SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", ""}));
+}
+
+TEST(Detect, KeepsLocalRankIfTheLauncherHasNone) {
+  EXPECT_EQ(detect_in({{"RANK", "3"},
+                       {"WORLD_SIZE", "4"},
+                       {"LOCAL_RANK", "1"},
+                       {"OMPI_COMM_WORLD_RANK", "3"},
+                       {"OMPI_COMM_WORLD_SIZE", "4"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+            (Environment{3, 4, 1, 2, "RANK and WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", ""}));
 }
 
 TEST(Detect, DistinguishesJobsWithDifferentMasters) {

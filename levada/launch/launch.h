@@ -26,7 +26,7 @@ void check_engine(std::string_view name);
 struct Environment {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;
+  std::optional<int> local_rank = {};  ///< among the ranks on this host; empty if no variable has it
   std::optional<int> local_size = {};  ///< ranks on this host; empty if no variable has it
   std::string source;                  ///< variables of rank and size: "RANK and WORLD_SIZE"
   std::string local_size_source;       ///< variable of local_size: "LOCAL_WORLD_SIZE"
@@ -76,9 +76,9 @@ struct LocalOptions {
 /// lines. Each rank's bytes stay in order and unchanged, except that a terminal shows the rank before each line. A line
 /// of more than 64 KiB may be split. An unterminated last line is written after all ranks have ended.
 ///
-/// Forwards SIGINT, SIGTERM and SIGHUP to all ranks, once. If one rank fails, the others get a moment to end and are
-/// then killed. If this process dies, by any signal, so do its ranks. Call it while the process is single-threaded.
-/// Throws EngineError if a rank cannot be started.
+/// Forwards SIGINT, SIGTERM and SIGHUP to all ranks, each once, even if it arrives several times. If one rank fails,
+/// the others get a moment to end and are then killed. If this process dies, by any signal, so do its ranks. Call it
+/// while the process is single-threaded. Throws EngineError if a rank cannot be started.
 LocalResult run_local(int size, const std::vector<std::string>& arguments, const LocalOptions& options = {});
 
 /// Opens /dev/null in place of closed standard descriptors, so that no other file gets their numbers. Writes to a

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 
@@ -80,18 +81,22 @@ class Signals {
   }
   struct Signal {
     int number = 0;
-    bool ranks_have_it = false;  ///< Ctrl-C, which the kernel sends to all processes in the terminal's foreground
+    /// Whether it is Ctrl-C, which the kernel sends to all processes in the terminal's foreground, or has arrived
+    /// before.
+    bool ranks_have_it = false;
   };
   /// Returns the next signal that has arrived, if any.
   std::optional<Signal> next() {
     std::array<char, 2> record{};
     if (::read(read_.get(), record.data(), record.size()) != static_cast<ssize_t>(record.size())) return {};
-    return Signal{record[0], record[1] != 0};
+    const bool is_repeated = !seen_.insert(record[0]).second;
+    return Signal{record[0], record[1] != 0 || is_repeated};
   }
 
  private:
   std::array<struct sigaction, watched_signals.size()> before_{};
   UniqueFd read_, write_;
+  std::set<int> seen_;
 };
 
 std::string this_program() {

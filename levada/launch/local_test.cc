@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -126,6 +127,25 @@ TEST(RunLocal, EndsAllRanksOnASignal) {
   const auto result = run_script(2, "kill -TERM $PPID; exec sleep 100");
   EXPECT_EQ(result.exit_status, 128 + SIGTERM);
   EXPECT_EQ(result.message, "");
+}
+
+TEST(RunLocal, ForwardsARepeatedSignalOnce) {
+  int output[2];
+  ASSERT_EQ(::pipe(output), 0);
+  // The rank sends both signals. The second one has arrived long before the rank ends.
+  const auto script = fmt::format(R"sh(
+      trap 'n=$((n + 1)); echo >&{0}' TERM
+      kill -TERM $PPID
+      while [ -z "$n" ]; do sleep 0.01; done
+      kill -TERM $PPID
+      for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done)sh",
+                                  output[1]);
+  const LocalOptions patient{.program = "/bin/bash", .signal_grace = std::chrono::seconds(20)};
+  EXPECT_EQ(run_local(1, {"-c", script}, patient).exit_status, 128 + SIGTERM);
+  ::close(output[1]);
+  std::array<char, 16> lines{};
+  EXPECT_EQ(::read(output[0], lines.data(), lines.size()), 1);
+  ::close(output[0]);
 }
 
 TEST(RunLocal, ReportsAProgramThatCannotBeStarted) {

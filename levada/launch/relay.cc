@@ -164,7 +164,10 @@ std::array<UniqueFd, 2> Relay::open_rank() {
 }
 
 void Relay::add_to(std::vector<pollfd>& polls) const {
-  for (const auto& sink : sinks_) polls.push_back({sink->unwritten.empty() ? -1 : sink->fd, POLLOUT, 0});
+  for (std::size_t i = 0; i < sinks_.size(); ++i) {
+    const bool is_first = i == 0 || sinks_[i] != sinks_[0];  // two writes after one poll() might block
+    polls.push_back({is_first && !sinks_[i]->unwritten.empty() ? sinks_[i]->fd : -1, POLLOUT, 0});
+  }
   for (const auto& stream : streams_) {
     const bool is_read = stream.fd && stream.sink->unwritten.size() < max_unwritten;
     polls.push_back({is_read ? stream.fd.get() : -1, POLLIN, 0});

@@ -1,6 +1,12 @@
 #include "levada/launch/relay.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
 
 namespace levada::launch {
 namespace {
@@ -76,6 +82,38 @@ TEST(LinePrefixer, ClearsTheTextOfAProgressBar) {
   EXPECT_EQ(prefixer.show(0, 1, "90%\r"), "[0] 90%\r");
   EXPECT_EQ(prefixer.show(1, 0, "step\n"), "[1] \x1b[Kstep\n");
   EXPECT_EQ(prefixer.show(1, 0, "step\n"), "[1] step\n");
+}
+
+/// Polls and serves once, as the launcher does.
+void serve(Relay& relay) {
+  std::vector<pollfd> polls;
+  relay.add_to(polls);
+  if (::poll(polls.data(), polls.size(), -1) < 0) ::_exit(1);
+  relay.serve(polls);
+}
+
+/// Ends this process: by an alarm if serve() blocks, with status 0 if it writes a part of the output and returns.
+[[noreturn]] void serve_a_pipe_with_little_room() {
+  ::alarm(20);
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  int output[2];
+  if (::pipe(output) != 0 || ::fcntl(output[1], F_SETPIPE_SZ, static_cast<int>(2 * page)) < 0) ::_exit(2);
+  const std::string filling(page, 'x'), line = std::string(page - 1, 'y') + '\n';
+  if (::write(output[1], filling.data(), page) != static_cast<ssize_t>(page)) ::_exit(3);
+  ::dup2(output[1], STDOUT_FILENO);
+  ::dup2(output[1], STDERR_FILENO);
+  Relay relay;
+  const auto rank = relay.open_rank();
+  for (const auto& end : rank) {
+    if (::write(end.get(), line.data(), page) != static_cast<ssize_t>(page)) ::_exit(4);
+  }
+  serve(relay);  // reads
+  serve(relay);  // writes
+  ::_exit(relay.has_unwritten() ? 0 : 5);
+}
+
+TEST(RelayDeathTest, DoesNotBlockIfBothOutputsAreOnePipe) {
+  EXPECT_EXIT(serve_a_pipe_with_little_room(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

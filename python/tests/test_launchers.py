@@ -14,6 +14,7 @@ from typing import Any
 import hosts as several
 import levada
 import pytest
+import ranks
 from host_jobs import Launcher
 
 
@@ -50,6 +51,34 @@ def test_a_degree_is_a_positive_number(degree: int) -> None:
 def test_a_time_of_a_join_is_a_positive_number_of_seconds(name: str, seconds: Any) -> None:
     with pytest.raises(levada.InvalidArgument, match=f"^{name} must be a number of seconds, positive and at most 1e.08, got"):
         levada.join(**{name: seconds})
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_forked_child_and_a_rank_that_has_left_know_their_place(tmp_path: pathlib.Path, size: int) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        size,
+        """
+        job, mesh = levada.join(), levada.Mesh(dp=levada.world_size())
+        def tell_place():
+            try:
+                levada.join()
+            except levada.Unsupported as error:
+                refusal = str(error)
+            places = [levada.rank(), mesh.coordinate("dp"), levada.Mesh.from_env().coordinate("dp")]
+            tell(places=places, size=levada.world_size(), refusal=refusal)
+        if (child := os.fork()) == 0:
+            tell_place()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        job.leave()
+        tell_place()
+        """,
+    )
+    for rank, (forked, left) in enumerate(told):
+        assert forked["places"] == left["places"] == [rank] * 3
+        assert forked["size"] == left["size"] == size
+        assert "was forked from a rank" in forked["refusal"] and left["refusal"] == "this rank has left its job"
 
 
 def test_a_rank_can_join_after_an_interrupted_join(tmp_path: pathlib.Path) -> None:

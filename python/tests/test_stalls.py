@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import socket
 
 import pytest
 from levada.job import stalls
@@ -55,3 +58,21 @@ def test_a_path_that_drops_data_loses_the_host_soon(silence: int) -> None:
         phases = (drawn.uniform(0, PROBES), drawn.uniform(0, PROBES))
         at = lost_at(silence, (0, 0), True, phases, drawn.choice([0.2, 0.21, 0.3, 0.5]))
         assert at is not None and silence <= at <= max(silence + 2 * PROBES, 10), (at, phases)
+
+
+def test_probes_are_looked_up_once_for_each_address_with_data_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as opened:
+        sockets = {}
+        for address in ["127.0.0.1"] * 3 + ["127.0.0.2"] * 3 + ["127.0.0.3"] * 3:
+            listener = opened.enter_context(socket.create_server((address, 0)))
+            connection = opened.enter_context(socket.create_connection(listener.getsockname()))
+            sockets[os.readlink(f"/proc/self/fd/{connection.fileno()}")] = connection.fileno()
+        asked: list[str] = []
+        watch = stalls.Stalls(sockets, 10)
+        watch.find(lambda address: asked.append(address) or 0.0)
+        assert asked == []  # all connections are idle
+        busy = lambda connection: stalls._Info(connection.getpeername()[0] != "127.0.0.2", 0, 0)  # noqa: E731
+        monkeypatch.setattr(stalls, "_info_of", busy)
+        for _ in range(2):
+            watch.find(lambda address: asked.append(address) or 0.0)
+        assert asked == ["127.0.0.1", "127.0.0.3"] * 2

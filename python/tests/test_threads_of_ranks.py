@@ -96,3 +96,25 @@ def test_a_thread_may_leave_the_job_while_others_use_it(tmp_path: pathlib.Path) 
         """,
         ranks=2,
     )
+
+
+def test_a_thread_may_leave_a_group_while_others_call_it(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        job = levada.join()
+        sys.setswitchinterval(1e-5)
+        for number in range(300):
+            part = job.subgroup([0], f"part {number}")
+            def until_gone(use):
+                def work():
+                    try:
+                        while True: use()
+                    except levada.Unsupported as error:
+                        return str(error)
+                return work
+            note = until_gone(lambda: part.note_exception("text", -1))
+            outcomes = together(note, note, until_gone(lambda: part.host_of), until_gone(lambda: part.subgroup([0], "")), part.leave)
+            assert outcomes == ["this rank has left its job"] * 4 + [None], outcomes
+        """,
+    )

@@ -437,3 +437,56 @@ def test_a_thread_that_is_refused_is_told_with_the_limits_to_raise(tmp_path: pat
     for mine in told:
         assert len(mine) == 2
         assert all("cannot start a thread for" in str(each["text"]) and "(ulimit -u" in str(each["text"]) for each in mine)
+
+
+def test_a_job_that_has_been_left_is_freed(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        import gc, threading, weakref
+        from levada.job import c10d
+        made = []
+        init = c10d.ProcessGroupTransport.__init__
+        def note(self, *arguments):
+            init(self, *arguments)
+            made.append(weakref.ref(self))
+        c10d.ProcessGroupTransport.__init__ = note
+        dist.destroy_process_group()
+        for number in range(4):
+            method = f"file://{os.path.dirname(sys.argv[0])}/store{number}"
+            dist.init_process_group("gloo", init_method=method, rank=rank, world_size=size)
+            levada.join(engine="c10d").leave()
+            until = time.monotonic() + 20
+            while any(each.name.startswith("levada c10d") for each in threading.enumerate()) and time.monotonic() < until:
+                time.sleep(0.01)
+            dist.destroy_process_group()
+            gc.collect()
+            counts = [len(os.listdir(f"/proc/self/{each}")) for each in ("fd", "task")]
+            tell(counts=counts, alive=sum(each() is not None for each in made))
+        """,
+    )
+    for mine in told:
+        assert mine == [mine[0]] * 4  # joining the next job releases the last one
+        assert mine[0]["alive"] == 1
+
+
+def test_a_living_forked_child_does_not_delay_the_end_of_its_rank(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        from levada.job import groups
+        os.environ["LEVADA_SILENCE"] = "600"
+        job = levada.join(engine="c10d")
+        if (child := os.fork()) == 0:
+            while True: time.sleep(1)
+        barrier("forked")
+        began = time.monotonic()
+        job.leave()
+        groups.finish(began + 60)
+        os.kill(child, signal.SIGKILL)
+        tell(took=time.monotonic() - began)
+        """,
+    )
+    assert all(each["took"] < 3 for [each] in told), told

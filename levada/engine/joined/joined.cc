@@ -29,15 +29,14 @@ class JoinedEngine final : public Engine {
  public:
   /// `near_ranks`: this group's rank of each rank of `near`. `job_ranks`: the job's rank of each rank of this group.
   JoinedEngine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, std::vector<int> near_ranks,
-               std::vector<int> job_ranks, std::uint64_t key, std::shared_ptr<SharedState> shared)
+               std::vector<int> job_ranks, std::shared_ptr<SharedState> shared)
       : shared_(std::move(shared)),
         near_(std::move(near)),
         far_(std::move(far)),
         near_ranks_(std::move(near_ranks)),
         job_ranks_(std::move(job_ranks)),
         board_(std::make_shared<StatusBoard>(near_, far_)),
-        info_(far_->info()),
-        keys_(key) {
+        info_(far_->info()) {
     info_.name = near_->info().name + "+" + far_->info().name;
     info_.degree = shared_->options.degree;
   }
@@ -200,7 +199,6 @@ class JoinedEngine final : public Engine {
   const std::vector<int> near_ranks_, job_ranks_;
   const std::shared_ptr<StatusBoard> board_;
   EngineInfo info_;
-  KeyDeriver keys_;
   std::mutex mutex_;  // guards the members below
   std::optional<Cause> cause_;
   bool only_near_ = false;       ///< the cause is a death that the far engine had not seen
@@ -215,7 +213,6 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
   check_subgroup(info_.rank, info_.size, ranks);
   return call([&] {
     check();
-    const std::uint64_t key = keys_.subgroup(ranks, name);
     std::vector<int> near_ranks, job_ranks, members;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       job_ranks.push_back(job_ranks_[static_cast<std::size_t>(ranks[rank])]);
@@ -228,7 +225,7 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
     auto near = near_->subgroup(members, fmt::format("{:016x} {}", hash64(std::as_bytes(ranks)), name));
     auto far = far_->subgroup(ranks, name);
     return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),
-                                          key, shared_);
+                                          shared_);
   });
 }
 
@@ -491,7 +488,7 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_pt
   shared->options = options;
   shared->relay = std::make_shared<Relay>(changes, options);
   return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),
-                                        hash64(as_bytes(std::string_view("joined"))), std::move(shared));
+                                        std::move(shared));
 }
 
 }  // namespace levada::joined

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <unordered_map>
 #include <utility>
 
@@ -361,7 +360,7 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
       const Group* const group = table_.group(entry.key);
       const int theirs = group != nullptr ? group->rank_of(from) : -1;
       if (theirs < 0 || !std::exchange(slot(*group, theirs).asked, std::nullopt)) return;
-      std::memcpy(&slot(*group, theirs).status, entry.payload.data(), sizeof(Status));  // not payload: a status
+      slot(*group, theirs).status = Status::read(entry.payload);
       return;
     }
   }

@@ -7,12 +7,14 @@
 #include <future>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/collective_order.h"
 #include "levada/engine/conformance_testing.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/p2p/frame.h"
@@ -377,6 +379,29 @@ TEST(P2pStatus, OfAnUnresponsiveRankStatesForHowLong) {
   engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(500)));
   EXPECT_NE(explain_wait(*engines[0], "test", 1, std::chrono::seconds(1)).find("rank 1: computing step 7"),
             std::string::npos);
+}
+
+TEST(P2pStatus, OfAFaultyRankIsReadSafely) {
+  const auto transport = std::make_shared<test::StillTransport>();
+  const auto engine = make_engine(transport);
+  engine->post(Status::make("gathering results", -1, 1));
+  CollectiveOrder order(*engine, nullptr);
+  engine->wait({}, Deadline::after(CollectiveOrder::until_certain / 2));
+  ASSERT_TRUE(order.is_due());
+  order.check();  // requests the status
+  Status faulty = Status::make("", -1, 0);
+  faulty.operation.fill('\xff');
+  faulty.detail.fill('\xff');
+  faulty.since_ns = std::numeric_limits<std::int64_t>::min();
+  const ByteView bytes = std::as_bytes(std::span(&faulty, 1));
+  transport->deliver({.kind = Entry::Kind::status, .key = root_group("p2p", 0, 2).key(), .payload = bytes});
+  order.check();
+  EXPECT_FALSE(engine->cause());
+  const Status status = engine->status(1);
+  EXPECT_EQ(std::string(status.operation.data()), std::string(status.operation.size() - 1, '\xff'));
+  EXPECT_EQ(std::string(status.detail.data()), std::string(status.detail.size() - 1, '\xff'));
+  EXPECT_EQ(status.since_ns, 0);
+  EXPECT_NE(explain_wait(*engine, "test", 1, {}).find("; rank 1: \xff"), std::string::npos);
 }
 
 TEST(P2pEngine, ReportsItsDegree) {

@@ -39,13 +39,8 @@ Status Board::read() const {
     std::array<std::uint64_t, words> copy;
     const std::uint64_t before = version_.load(std::memory_order_acquire);
     for (std::size_t w = 0; w < words; ++w) copy[w] = words_[w].load(std::memory_order_acquire);
-    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) {
-      Status status;
-      std::memcpy(static_cast<void*>(&status), copy.data(), sizeof(status));  // not payload: a status
-      status.operation.back() = 0;
-      status.detail.back() = 0;
-      return status;
-    }
+    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before)
+      return Status::read(std::as_bytes(std::span(copy)));
     std::this_thread::yield();
   }
   return {};

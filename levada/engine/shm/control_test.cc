@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -122,6 +123,19 @@ TEST(Board, NeverReturnsATornStatus) {
     last = status.step;
   }
   writer.join();
+}
+
+TEST(Board, ReturnsAStatusWithTerminatedTextsAndAPossibleStart) {
+  Status status = Status::make("step", 1);
+  status.operation.fill('x');
+  status.detail.fill('x');
+  status.since_ns = std::numeric_limits<std::int64_t>::min();
+  const auto board = std::make_unique<Board>();
+  board->post(status);
+  const Status read = board->read();
+  EXPECT_EQ(std::string(read.operation.data()), std::string(status.operation.size() - 1, 'x'));
+  EXPECT_EQ(std::string(read.detail.data()), std::string(status.detail.size() - 1, 'x'));
+  EXPECT_EQ(read.since_ns, 0);
 }
 
 TEST(Control, RegionsOfDifferentRanksDoNotOverlap) {

@@ -112,7 +112,8 @@ class ProcessGroupTransport:
         self._awaited: _Awaited | None = None
         self._slow: dict[int, threading.Thread] = {}
         """The thread that delivers the frame with a slow body, by sender."""
-        self._link: Any = None
+        self._link: Link | None = None
+        """None once all threads have ended, because the link keeps the engine alive, which keeps this object alive."""
         self._process = os.getpid()
         self._threads: list[threading.Thread] = []
         self._offer_calls()
@@ -134,9 +135,9 @@ class ProcessGroupTransport:
 
     def start(self, link: Link) -> None:
         """Starts delivering incoming frames to `link`. The engine calls this once."""
-        self._link = link
         if self._group is None:
             return self._over.set()
+        self._link = link
         all_started = threading.Event()
 
         def run(work: Callable[[Link], None]) -> None:
@@ -149,6 +150,7 @@ class ProcessGroupTransport:
                 self._threads.append(start_thread("the engine c10d", f"levada c10d {work.__name__}", run, work))
         except BaseException:
             self._over.set()
+            self._link = None
             raise
         finally:
             all_started.set()
@@ -164,17 +166,17 @@ class ProcessGroupTransport:
         gone or hang, and no rank needs the frames in flight then."""
         if self._process != os.getpid():
             return
-        began, remind_after = time.monotonic(), REMIND_AFTER
-        has_failed = self._link is not None and self._link.has_failed()
-        while not self._over.wait(1.0):
+        link, began, remind_after = self._link, time.monotonic(), REMIND_AFTER
+        has_failed = link is not None and link.has_failed()
+        while link is not None and not self._over.wait(1.0):
             now = time.monotonic()
             waited = now - began
-            has_failed = has_failed or self._link.has_failed()
+            has_failed = has_failed or link.has_failed()
             if now > failed_until if has_failed else waited > _LAST_ANSWER:
                 break
             if waited > remind_after:
                 remind_after *= 2
-                write_line(f"{self._describe_wait(waited)}; still waiting")
+                write_line(f"{self._describe_wait(link, waited)}; still waiting")
         self._stop()
         if not self._have_ended(0.2 if has_failed else 2.0):
             shut_down_gloo(self._network.listening.intersection)  # a lost peer neither sends nor receives
@@ -187,8 +189,8 @@ class ProcessGroupTransport:
             thread.join(max(until - time.monotonic(), 0.0))
         return not self.is_alive()
 
-    def _describe_wait(self, waited: float) -> str:
-        awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not self._link.is_closed(peer))
+    def _describe_wait(self, link: Link, waited: float) -> str:
+        awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not link.is_closed(peer))
         return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to receive its last messages"
 
     def _receive(self, link: Link) -> None:
@@ -286,8 +288,12 @@ class ProcessGroupTransport:
             ended = [peer for peer in ended if not self._lose_watched(link, peer, ended)]
             for address in self._stalls.find(self._seconds_since_probe) if self._stalls else ():
                 self._lose_stalled(link, address)
-        for each in self._watched.values():
-            each.connection.close()
+        for each in (*(watched.connection for watched in self._watched.values()), *self._end_of_watch):
+            each.close()
+        for thread in self._threads:  # only this thread starts any
+            if thread is not threading.current_thread():
+                thread.join()
+        self._link = None
 
     def _lose_watched(self, link: Link, peer: int, ended: list[int]) -> bool:
         """Handles a closed connection. Returns False if the cause is not known yet: the peer may have left because of
@@ -361,7 +367,8 @@ class ProcessGroupTransport:
         self._over.set()
         self._sent.put(None)
         self._flushes.put(None)
-        self._end_of_watch[1].close()
+        with contextlib.suppress(OSError):  # the watch has already ended
+            self._end_of_watch[1].shutdown(socket.SHUT_RDWR)  # unlike close(), ends the copy of a forked child, too
 
     def _lose(self, link: Link, peers: Iterable[int], why: str) -> None:
         if lost := [peer for peer in peers if peer != self.rank]:

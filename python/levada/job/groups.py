@@ -26,7 +26,7 @@ ENGINES = ("auto", "shm", "c10d", "shm+c10d")
 """The values of join()'s `engine`."""
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
-_transports: list[Any] = []  # their threads may still be running
+_transports: set[Any] = set()  # their threads may still be running
 _locks: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], threading.RLock]] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
 
@@ -120,7 +120,7 @@ def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
 def finish(failed_until: float) -> None:
     """Waits until everything in flight to ranks of other groups, which must have been left, has been sent. After a
     failure, waits at most until `failed_until`, a time of time.monotonic()."""
-    for transport in _transports:
+    for transport in list(_transports):
         transport.finish(failed_until)
 
 
@@ -211,8 +211,8 @@ def _join_far(
     group: Any, name: str, secret: bytes, host_of: list[int], timeout: float, degree: int
 ) -> Membership:
     c10d = importlib.import_module("levada.job.c10d")
-    _transports[:] = [transport for transport in _transports if transport.is_alive()]
+    _transports.difference_update([transport for transport in list(_transports) if not transport.is_alive()])
     joined: Membership
     joined, transport = c10d.join_over(group, name, secret, host_of, timeout, degree)
-    _transports.append(transport)
+    _transports.add(transport)
     return joined

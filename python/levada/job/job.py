@@ -26,6 +26,7 @@ _LOADERS = 30.0
 """Seconds that an exiting rank waits for loaders that are still producing an item."""
 
 _membership: Membership | None = None  # in the whole job
+_joined_place: tuple[int, int] | None = None  # its rank and size, which it has no longer after leave() or in a forked child
 _seen_place: tuple[int, int] | None = None  # last rank and size in a torch.distributed world of several ranks
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
 _parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]] = weakref.WeakKeyDictionary()
@@ -101,7 +102,7 @@ def _join_job(options: Options) -> Membership:
     """Joins the whole job. If torch.distributed is initialized, its ranks are the job's, regardless of the environment,
     because launchers have their own rank numbers and not all report which ranks are on this host. A job that was joined
     before remains the job."""
-    global _membership
+    global _membership, _joined_place
     if not _has_joined():
         if (world := _world_of_torch()) is not None:
             return join_group(world, options)
@@ -113,7 +114,10 @@ def _join_job(options: Options) -> Membership:
             )
         with lock_of(_WholeJob):
             if _membership is None:
-                _membership = _levada.join(options.engine, options.timeout)
+                joined = _levada.join(options.engine, options.timeout)
+                _joined_place = joined.rank, joined.size
+                _membership = joined
+    _ = _membership.size  # raises Unsupported after leave() and in a forked child
     return _membership
 
 
@@ -129,7 +133,7 @@ def _check_not_destroyed() -> None:
 
 
 def _has_joined() -> bool:
-    return _membership is not None and _membership.size > 1
+    return _joined_place is not None and _joined_place[1] > 1
 
 
 def _world_of_torch() -> Any:
@@ -162,8 +166,8 @@ def group_key(group: Any) -> Any:
 def _place() -> tuple[int, int]:
     """Returns rank and size in the whole job, even if it has not been joined; (0, 1) outside a job. A process whose
     process group has been destroyed keeps its place, so that it does not read all data itself."""
-    if _membership is not None and _has_joined():
-        return _membership.rank, _membership.size
+    if _joined_place is not None and _has_joined():
+        return _joined_place
     if (world := _world_of_torch()) is not None:
         return int(world.rank()), int(world.size())
     launched = _launched_place()

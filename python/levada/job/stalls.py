@@ -7,6 +7,7 @@ but larger packets are retransmitted again and again without an acknowledgment.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import struct
@@ -60,13 +61,16 @@ class Stalls:
         address answered a probe, or None while it misses probes."""
         found = set()
         before, self._looked = self._looked, time.monotonic()
+        since_probe = functools.cache(since_probe)
         for name, fd in self._sockets.items():
             with contextlib.suppress(OSError, struct.error):  # it has been closed, or the system is too old
                 if os.readlink(f"/proc/self/fd/{fd}") != name:
                     continue
                 with socket.socket(fileno=os.dup(fd)) as connection:
-                    address = str(connection.getpeername()[0])
                     trial, info = self._trials.pop(name, None), _info_of(connection)
+                    if info.num_unacknowledged == 0:
+                        continue
+                    address = str(connection.getpeername()[0])
                     trial = _next_trial(trial, info, since_probe(address), self._looked, before)
                     if trial is None:
                         continue
@@ -77,8 +81,8 @@ class Stalls:
 
 
 def _next_trial(trial: _Trial | None, info: _Info, since_answer: float | None, now: float, before: float) -> _Trial | None:
-    """Returns a connection's trial as of `now`. `before`: time of the previous look."""
-    if info.num_unacknowledged == 0 or since_answer is None:
+    """Returns the trial as of `now` of a connection with data in flight. `before`: time of the previous look."""
+    if since_answer is None:
         return None
     if trial is None or info.silent_ms < 1000 * (now - trial.since):
         return _Trial(now, info.num_retries, 0)

@@ -298,8 +298,8 @@ ExchangeResult redistribute(Membership& job, StoreBinding& binding, const Exchan
                             std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
   ExchangeOptions options{
       .timeout = duration_of(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
-  const auto exchange = job.exchange();
-  return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
+  return interruptible_on(job, "an exchange", [&, shared = job.exchange()](const auto&, const auto& poll) mutable {
+    const auto exchange = std::move(shared);  // dropped without the GIL, as EngineWithoutGil drops the engine
     options.poll = poll;
     return exchange->redistribute(binding.store, request, options);
   });
@@ -307,8 +307,8 @@ ExchangeResult redistribute(Membership& job, StoreBinding& binding, const Exchan
 
 SampleDirectory all_gather(Membership& job, const StoreBinding& binding, double timeout) {
   ExchangeOptions options{.timeout = duration_of(timeout)};
-  const auto exchange = job.exchange();
-  return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
+  return interruptible_on(job, "an exchange", [&, shared = job.exchange()](const auto&, const auto& poll) mutable {
+    const auto exchange = std::move(shared);  // dropped without the GIL, as EngineWithoutGil drops the engine
     options.poll = poll;
     return exchange->all_gather(binding.store, options);
   });

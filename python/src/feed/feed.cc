@@ -73,10 +73,9 @@ class Pass {
       options.ahead = false;
       handoff_->make_by([this] { make_item(); });
     }
-    const auto engine = job.shared();
     {
-      const nb::gil_scoped_release released;
-      feed_ = std::make_shared<Feed>(engine, mesh, layout, std::move(source), options);
+      const EngineWithoutGil engine(job.shared());
+      feed_ = std::make_shared<Feed>(engine.shared(), mesh, layout, std::move(source), options);
     }
     begun_ = Clock::now();  // on all ranks alike: some have waited for others to start
     board_ = feed_->group();

@@ -29,9 +29,8 @@ void conform(const Membership& job, const std::string& name) {
   const auto cases = conformance::cases();
   const auto found = std::find_if(cases.begin(), cases.end(), [&](const auto& each) { return each.name == name; });
   if (found == cases.end()) throw InvalidArgument(fmt::format("there is no case '{}'", name));
-  const auto engine = job.shared();
-  const nb::gil_scoped_release released;
-  found->run(engine);
+  const EngineWithoutGil engine(job.shared());
+  found->run(engine.shared());
 }
 
 }  // namespace

@@ -103,8 +103,10 @@ bool is_interrupted() {
 }
 
 Membership join_hosts(const Membership& near, const Membership& far, int degree, double leave_timeout) {
+  auto near_engine = near.shared(), far_engine = far.shared();
+  const nb::gil_scoped_release released;
   return Membership(joined::make_engine(
-      near.shared(), far.shared(),
+      std::move(near_engine), std::move(far_engine),
       {.degree = degree, .leave_timeout = duration_of(leave_timeout), .is_interrupted = is_interrupted}));
 }
 
@@ -221,17 +223,19 @@ void bind_launch(nb::module_& module) {
       .def(
           "subgroup",
           [](const Membership& job, const std::vector<int>& ranks, const std::string& name) {
-            return Membership(job.engine().subgroup(ranks, name));
+            const EngineWithoutGil engine(job.shared());
+            return Membership(engine->subgroup(ranks, name));
           },
-          nb::arg("ranks"), nb::arg("name"), nb::call_guard<nb::gil_scoped_release>(),
+          nb::arg("ranks"), nb::arg("name"),
           "Returns this process's membership among some of the ranks: ranks[i] becomes rank i. Collective over these "
           "ranks, which pass the same name.")
       .def(
           "note_exception",
           [](const Membership& job, const EscapedText& text, std::int64_t step) {
-            job.engine().post(Status::make(raised_operation, step, -1, text.utf8));
+            const EngineWithoutGil engine(job.shared());
+            engine->post(Status::make(raised_operation, step, -1, text.utf8));
           },
-          nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
+          nb::arg("text"), nb::arg("step"),
           "Posts that an exception ends this rank, for ranks that wait for it. step: the step at which the rank left a "
           "feed because of the exception, or -1.")
       .def(
@@ -245,8 +249,7 @@ void bind_launch(nb::module_& module) {
       .def("skip_exchange", &Membership::skip_exchange,
            "Counts a call of this group's exchanges that only this rank refused, so that it stays in step with the "
            "other ranks.")
-      .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
-           "Leaves the job without an error on other ranks. Received batches stay valid.");
+      .def("leave", &Membership::leave, "Leaves the job without an error on other ranks. Received batches stay valid.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");
   module.def(
       "meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("secret"), nb::arg("timeout"),
@@ -273,7 +276,6 @@ void bind_launch(nb::module_& module) {
   module.def("check_greetings", &check_greetings_of, nb::arg("greetings"),
              "Raises EngineError unless all greetings of a group's ranks come from the same release of Levada.");
   module.def("join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::arg("degree"), nb::arg("leave_timeout"),
-             nb::call_guard<nb::gil_scoped_release>(),
              "Joins `near`, the ranks of this host, and `far`, all ranks: messages within a host use `near`, and a "
              "message crosses once to each other host over `far`. A rank sends a message to at most `degree` other "
              "hosts. A leaving rank waits `leave_timeout` seconds for the ends of the channels that it forwards.");

@@ -78,8 +78,7 @@ auto interruptible(Work work, Interrupt interrupt) {
 /// names the operation in the abort message. Must be called with the GIL, which it releases.
 template <typename Work>
 auto interruptible_on(const Membership& job, const std::string& what, Work work) {
-  const auto engine = job.shared();
-  const nanobind::gil_scoped_release released;
+  const EngineWithoutGil engine(job.shared());
   // Abort inside the poll rather than after the wait: unwinding closes channels, and the others would not see the
   // cause.
   const std::function<void()> poll = [&, signals = SignalPoll()]() mutable {
@@ -90,7 +89,7 @@ auto interruptible_on(const Membership& job, const std::string& what, Work work)
       throw;
     }
   };
-  return work(engine, poll);
+  return work(engine.shared(), poll);
 }
 
 /// Waits until no other thread is inside or the deadline has passed. Throws the exception of a signal handler. Must be

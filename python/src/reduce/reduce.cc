@@ -135,45 +135,45 @@ class PythonBucketer {
   }
 
   ReduceHandle reduce_scatter(const Membership& job, nb::handle inputs, const std::string& op, nb::object callback) {
-    const auto group = job.shared();
+    auto engine = job.shared();
     const auto bucketer = open();
     const ReduceOp how = op_of(op);
     const auto tensors = InputTensors::some(known_libraries(), inputs);
     auto call = called(std::move(callback), tensors.kind());
-    const nb::gil_scoped_release released;
+    const EngineWithoutGil group(std::move(engine));
     auto handle = tensors.is_single()
-                      ? bucketer->reduce_scatter(group, Tensor(tensors.view(), {}), how, std::move(call))
-                      : bucketer->reduce_scatter(group, tensors.views(), how, std::move(call));
+                      ? bucketer->reduce_scatter(group.shared(), Tensor(tensors.view(), {}), how, std::move(call))
+                      : bucketer->reduce_scatter(group.shared(), tensors.views(), how, std::move(call));
     return {std::move(handle), tensors.kind()};
   }
 
   ReduceHandle all_reduce(const Membership& job, nb::handle input, const std::string& op, nb::object callback) {
-    const auto group = job.shared();
+    auto engine = job.shared();
     const auto bucketer = open();
     const auto tensors = InputTensors::one(known_libraries(), input);
     const ReduceOp how = op_of(op);
     auto call = called(std::move(callback), tensors.kind());
-    const nb::gil_scoped_release released;
-    return {bucketer->all_reduce(group, tensors.view(), how, std::move(call)), tensors.kind()};
+    const EngineWithoutGil group(std::move(engine));
+    return {bucketer->all_reduce(group.shared(), tensors.view(), how, std::move(call)), tensors.kind()};
   }
 
   ReduceHandle all_gather(const Membership& job, nb::handle input, nb::object callback) {
-    const auto group = job.shared();
+    auto engine = job.shared();
     const auto bucketer = open();
     const auto tensors = InputTensors::one(known_libraries(), input);
     auto call = called(std::move(callback), tensors.kind());
-    const nb::gil_scoped_release released;
-    return {bucketer->all_gather(group, tensors.view(), std::move(call)), tensors.kind()};
+    const EngineWithoutGil group(std::move(engine));
+    return {bucketer->all_gather(group.shared(), tensors.view(), std::move(call)), tensors.kind()};
   }
 
   nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype,
                    bool torch) {
-    const auto group = job.shared();
+    auto engine = job.shared();
     const auto bucketer = open();
     std::optional<Tensor> made;
     {
-      const nb::gil_scoped_release released;
-      made = bucketer->empty(group, DType::parse(dtype), Shape(shape));
+      const EngineWithoutGil group(std::move(engine));
+      made = bucketer->empty(group.shared(), DType::parse(dtype), Shape(shape));
     }
     return TensorLibraries().to_python(*made, torch ? TensorKind::torch : TensorKind::array);
   }
