@@ -96,7 +96,7 @@ UniqueFd CacheFolder::lock_for_use() const {
 UniqueFd CacheFolder::lock(int operation) const {
   const auto path = (fs::path(dir_) / lock_name).string();
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, private_mode));
-  if (!fd) fail("write to");
+  if (!fd) fail_to_write();
   if (trust_.file_mode() != private_mode) ::fchmod(fd.get(), trust_.file_mode() & ACCESSPERMS);  // by its owner
   // It is held for moments, or for minutes if entries are removed and the file system is slow.
   const auto deadline = Deadline::after(std::chrono::minutes(15));

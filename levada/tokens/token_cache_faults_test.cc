@@ -2,10 +2,17 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "levada/base/atomic_file.h"
@@ -18,6 +25,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+namespace fs = std::filesystem;
 
 using TokenCacheFaults = TokenCaching;
 
@@ -26,6 +34,41 @@ TEST_F(TokenCacheFaults, AdvisesToFreeSpaceOnlyOnAFullDisk) {
   const auto remedy = [&](int error) { return cache.folder().with_remedy(WriteFailed(error, "cannot create x")); };
   EXPECT_EQ(remedy(EROFS), "cannot create x; name another folder (--cache-dir, cache_dir=)");
   EXPECT_THAT(remedy(EDQUOT), HasSubstr("make room"));
+}
+
+TEST_F(TokenCacheFaults, KeepsEntriesInUseOnADiskWithoutFreeInodes) {
+  fs::create_directory(dir_.file("cache"));
+  enum : int { kept, removed, full_disk_ignored, cannot_mount, failed };
+  const auto fill_and_prune = [&] {
+    // In a namespace of this process, so that the mount ends with it.
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", dir_.file("cache").c_str(), "tmpfs", 0, "size=16m,nr_inodes=40,mode=700") != 0) {
+      return cannot_mount;
+    }
+    auto user = open();
+    tokenize(user, b_);
+    for (int i = 0; std::ofstream(dir_.file("cache/fill" + std::to_string(i))).is_open(); ++i) continue;
+    auto other = open();
+    if (!other.folder().prune(0).empty() || other.folder().entries().size() != 1) return removed;
+    const auto fault = fault_of([&] { tokenize(other, b_); });
+    return fault.find("make room on that file system") == fault.npos ? full_disk_ignored : kept;
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    try {
+      ::_exit(fill_and_prune());
+    } catch (const std::exception&) {
+      ::_exit(failed);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == cannot_mount) {
+    GTEST_SKIP() << "only root can mount a file system";  // skipped without: the right to mount
+  }
+  EXPECT_EQ(WEXITSTATUS(status), kept);
 }
 
 TEST_F(TokenCacheFaults, WarnsAboutALongWaitForTheFoldersLock) {
