@@ -343,7 +343,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   void fetch_ahead() {
     std::unique_lock lock(mutex_);
     while (!over_) {
-      const auto fetch = next_ahead();
+      auto fetch = next_ahead();
       if (!fetch) {
         work_.wait(lock);
         continue;
@@ -351,6 +351,11 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
       work_.notify_one();  // There may be more to do.
       run(lock, *fetch);
       if (fetch->failure) drop_ranges(*fetch->file);  // Its reader will get the error.
+      // This may be the last use of a closed file, whose destructor may wait for a lock (of the Python interpreter)
+      // that another thread holds while it waits for mutex_.
+      lock.unlock();
+      fetch.reset();
+      lock.lock();
     }
   }
 

@@ -6,9 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <fstream>
+#include <future>
 #include <latch>
 #include <mutex>
 #include <random>
@@ -278,6 +281,51 @@ TEST(BlockCache, AFileMayCloseDuringAPrefetch) {
   EXPECT_FALSE(log.expired());  // The running fetch still needs the file.
   proceed.count_down();
   while (!log.expired()) std::this_thread::yield();
+}
+
+/// A file whose destructor waits for a lock, as that of a Python object waits for the interpreter's.
+class LockingFile final : public File {
+ public:
+  struct State {
+    std::mutex lock;
+    std::latch begun{1}, proceed{1}, closing{1};
+  };
+  explicit LockingFile(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  ~LockingFile() override {
+    state_->closing.count_down();
+    const std::lock_guard lock(state_->lock);
+  }
+
+  const std::string& path() const override { return path_; }
+  FileIdentity identity() const override { return {.size = 16}; }
+  std::size_t read(std::uint64_t /*offset*/, std::span<char> into) const override {
+    state_->begun.count_down();
+    state_->proceed.wait();
+    std::ranges::fill(into, ' ');
+    return into.size();
+  }
+
+ private:
+  std::string path_ = "s3://bucket/locking";
+  std::shared_ptr<State> state_;
+};
+
+TEST(BlockCache, AFileMayCloseWhileTheDestructorOfAnotherWaitsForALock) {
+  auto options = small;
+  options.fetches = 1;
+  const auto cache = std::make_shared<BlockCache>(options);
+  const auto state = std::make_shared<LockingFile::State>();
+  auto file = cache->wrap(std::make_unique<LockingFile>(state));
+  auto other = cache->wrap(std::make_unique<MemoryFile>("s3://bucket/other", "text"));
+  file->will_read(0, 16);
+  state->begun.wait();
+  file.reset();
+  std::unique_lock lock(state->lock);
+  state->proceed.count_down();
+  state->closing.wait();
+  auto closed = std::async(std::launch::async, [&] { other.reset(); });
+  EXPECT_EQ(closed.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  lock.unlock();
 }
 
 TEST(BlockCache, AForkedProcessMustOpenTheFileItself) {
