@@ -300,7 +300,8 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   void fetch_for_reader(std::unique_lock<std::mutex>& lock, const SharedSource& file, std::uint64_t first,
                         std::uint64_t end) {
     // The blocks that fill the read-ahead budget are not the ones being read: their readers have moved elsewhere.
-    if (ahead_ >= max_ahead_) {
+    const bool is_waiting = !ranges_.empty() && ahead_ + next_count(ranges_.front()) > max_ahead_;
+    if (is_waiting || ahead_ >= max_ahead_) {
       for (auto& [key, block] : blocks_) block.is_ahead = false;
       ahead_ = 0;
       work_.notify_one();
@@ -314,6 +315,11 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     if (fetch->failure) std::rethrow_exception(fetch->failure);
   }
 
+  /// Returns the number of blocks in the next fetch of a range.
+  std::uint64_t next_count(const Range& range) const {
+    return std::min({range.end - range.next, fetch_blocks_, max_ahead_});
+  }
+
   /// Returns a fetch of the next announced blocks that are not cached; null if there are none, or no space for them
   /// yet.
   std::shared_ptr<Fetch> next_ahead() {
@@ -324,7 +330,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
         if (block == blocks_.end()) break;
         used_.splice(used_.begin(), used_, block->second.place);  // It will be needed again soon.
       }
-      const auto count = std::min({range.end - range.next, fetch_blocks_, max_ahead_});
+      const auto count = next_count(range);
       if (count > 0) {
         if (ahead_ + count > max_ahead_) return nullptr;
         auto fetch = begin_fetch(range.file, range.next, range.next + count, true);

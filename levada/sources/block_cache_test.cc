@@ -26,6 +26,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 std::string random_bytes(std::size_t size) {
   std::mt19937 random(7);
@@ -57,9 +58,10 @@ class Log {
     for (const auto& read : reads()) sum += read.bytes;
     return sum;
   }
-  void wait_for(std::size_t count) {
+  /// Returns false after a minute.
+  bool wait_for(std::size_t count) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reads_.size() >= count; });
+    return changed_.wait_for(lock, std::chrono::minutes(1), [&] { return reads_.size() >= count; });
   }
 
  private:
@@ -222,6 +224,20 @@ TEST(BlockCache, UnreadAnnouncementsDoNotEndPrefetching) {
   cached.log->wait_for(10);
   EXPECT_TRUE(cached.reads_right(6000, 48));
   EXPECT_LE(cached.log->reads().size(), 11U);
+}
+
+TEST(BlockCache, UnreadAnnouncementsThatAlmostFillTheBudgetDoNotEndPrefetching) {
+  const Cached cached(small);
+  cached.file->will_read(0, 480);  // 2 blocks of the budget remain, fewer than a fetch has
+  ASSERT_TRUE(cached.log->wait_for(8));
+  cached.file->will_read(6000, 208);
+  EXPECT_TRUE(cached.reads_right(6000, 16));
+  ASSERT_TRUE(cached.log->wait_for(12));
+  EXPECT_TRUE(cached.reads_right(6000, 208));
+  auto reads = cached.log->reads();
+  reads.erase(reads.begin(), reads.begin() + 8);
+  EXPECT_THAT(reads,
+              UnorderedElementsAre(Log::Read{6000, 16}, Log::Read{6016, 64}, Log::Read{6080, 64}, Log::Read{6144, 64}));
 }
 
 TEST(BlockCache, SequentialAnnouncementsArePrefetchedFurther) {
