@@ -149,9 +149,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     } else {
       ranges_.push_back({file, first, end});
     }
-    for (; threads_ < options_.fetches; ++threads_) {
-      start_thread("reading ahead", [state = shared_from_this()] { state->fetch_ahead(); }).detach();
-    }
+    start_threads();
     work_.notify_one();
   }
 
@@ -213,6 +211,18 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     if (!std::exchange(block.is_ahead, false)) return;
     --ahead_;
     work_.notify_one();
+  }
+
+  /// Starts the threads that fetch ahead. If the system refuses some, the others do the work, and the next announcement
+  /// tries again.
+  void start_threads() {
+    try {
+      for (; threads_ < options_.fetches; ++threads_) {
+        start_thread("reading ahead", [state = shared_from_this()] { state->fetch_ahead(); }).detach();
+      }
+    } catch (const EngineError&) {
+      if (threads_ == 0) ranges_.clear();
+    }
   }
 
   void drop_ranges(const Source& file) {

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/base/forked_testing.h"
 #include "levada/sources/memory_file_testing.h"
 #include "levada/sources/scratch_dir_testing.h"
 
@@ -205,6 +206,22 @@ TEST(BlockCache, PrefetchesAnnouncedRangesConcurrentlyInLargePieces) {
   for (const std::uint64_t offset : {0, 64, 128}) EXPECT_TRUE(cached.reads_right(offset, 64));
   EXPECT_EQ(cached.log->bytes(), 192U);
 }
+
+// A sanitizer ends a process that cannot allocate.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(BlockCache, PrefetchesWithTheThreadsThatTheSystemAllows) {
+  for (const std::size_t threads : {0, 1}) {
+    EXPECT_EQ(with_room_for_threads(threads,
+                                    [&] {
+                                      const Cached cached(small);
+                                      cached.file->will_read(0, 192);
+                                      if (threads > 0 && !cached.log->wait_for(3)) return 1;
+                                      return cached.reads_right(0, 192) ? 0 : 2;
+                                    }),
+              0);
+  }
+}
+#endif
 
 TEST(BlockCache, LimitsThePrefetchDistance) {
   const Cached cached(small);
