@@ -161,7 +161,12 @@ std::vector<TokenCacheEntry> CacheFolder::read_entries() const {
     const auto file_name = file.path().filename().string();
     std::string name(entry_of_file(file_name));
     if (name.empty() || file.path().extension() != meta_extension) continue;
-    const auto meta = CacheEntryMeta::read(file.path().string(), trust_);
+    std::optional<CacheEntryMeta> meta;
+    try {
+      meta = CacheEntryMeta::read(file.path().string(), trust_);
+    } catch (const StorageFault&) {
+      continue;
+    }
     struct stat status {};
     if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
     const bool is_used = in_use.contains(name);
@@ -200,12 +205,12 @@ void CacheFolder::remove_unreadable() const {
     if (!entry.empty() && !in_use.contains(entry)) prefixes.insert((fs::path(dir_) / entry).string());
   }
   for (const auto& prefix : prefixes) {
-    if (CacheEntryMeta::read(meta_path(prefix), trust_)) continue;
     try {
+      if (CacheEntryMeta::read(meta_path(prefix), trust_)) continue;
       const AtomicFile reserved(meta_path(prefix), {}, trust_.file_mode());
       remove_entry(prefix);
     } catch (const SourceError&) {
-      continue;  // Another process is writing this entry.
+      continue;  // Another process is writing this entry, or it cannot be read now.
     }
   }
 }
@@ -237,10 +242,14 @@ bool CacheFolder::evict_damaged(const std::string& prefix) {
   try {
     check(prefix);
     return false;
-  } catch (const SourceError&) {
-    remove_entry(prefix);
-    return true;
+  } catch (const StorageFault&) {
+    const auto is_there = [&](const char* extension) { return trust_.covers(prefix + extension); };
+    // Other processes may be able to read the entry, and have it in use.
+    if (is_there(".json") && is_there(".bin") && is_there(".idx")) throw;
+  } catch (const SourceError&) {  // It is damaged or not trusted.
   }
+  remove_entry(prefix);
+  return true;
 }
 
 /// Returns the content that the mark must have if the entry was verified in its current state, or nothing if the entry

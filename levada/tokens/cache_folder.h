@@ -49,7 +49,7 @@ class CacheFolder {
 
   /// Prevents eviction by other processes until the returned lock is destroyed. Locks nothing in a read-only folder.
   UniqueFd lock_for_use() const;
-  /// Returns an entry that is trusted and complete.
+  /// Returns an entry that is trusted and complete. Throws StorageFault if it cannot be read now.
   std::optional<CacheEntryMeta> find(const std::string& prefix) const;
   /// Marks entries as in use; lock_for_use() must be held. Returns once other hosts can see the marks.
   void note_uses(const std::vector<std::string>& prefixes);
@@ -68,7 +68,8 @@ class CacheFolder {
   /// rewritten. Only marks that the folder's FolderTrust covers count. Does nothing for an entry that is replaced while
   /// it is read.
   void verify(const std::string& prefix, const std::function<void()>& between_reads) const;
-  /// Evicts an entry if it is damaged, even if it is in use. Returns whether it did.
+  /// Evicts an entry if it is damaged, incomplete or not trusted, even if it is in use. Returns whether it did. Throws
+  /// StorageFault for an entry that cannot be read now, and keeps it.
   bool evict_damaged(const std::string& prefix);
 
  private:

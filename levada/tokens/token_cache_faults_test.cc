@@ -1,11 +1,12 @@
 // A token cache whose lock is held, whose disk refuses, and whose texts are empty.
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/mount.h>
-#include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,7 @@
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/fault_testing.h"
+#include "levada/base/forked_testing.h"
 #include "levada/base/unique_fd.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -38,8 +40,8 @@ TEST_F(TokenCacheFaults, AdvisesToFreeSpaceOnlyOnAFullDisk) {
 
 TEST_F(TokenCacheFaults, KeepsEntriesInUseOnADiskWithoutFreeInodes) {
   fs::create_directory(dir_.file("cache"));
-  enum : int { kept, removed, full_disk_ignored, cannot_mount, failed };
-  const auto fill_and_prune = [&] {
+  enum : int { kept, removed, full_disk_ignored, cannot_mount };
+  const auto fill_and_prune = [&]() -> int {
     // In a namespace of this process, so that the mount ends with it.
     if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         ::mount("none", dir_.file("cache").c_str(), "tmpfs", 0, "size=16m,nr_inodes=40,mode=700") != 0) {
@@ -53,22 +55,44 @@ TEST_F(TokenCacheFaults, KeepsEntriesInUseOnADiskWithoutFreeInodes) {
     const auto fault = fault_of([&] { tokenize(other, b_); });
     return fault.find("make room on that file system") == fault.npos ? full_disk_ignored : kept;
   };
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    try {
-      ::_exit(fill_and_prune());
-    } catch (const std::exception&) {
-      ::_exit(failed);
-    }
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == cannot_mount) {
+  const int outcome = in_forked_process(fill_and_prune);
+  if (outcome == cannot_mount) {
     GTEST_SKIP() << "only root can mount a file system";  // skipped without: the right to mount
   }
-  EXPECT_EQ(WEXITSTATUS(status), kept);
+  EXPECT_EQ(outcome, kept);
+}
+
+TEST_F(TokenCacheFaults, KeepsAnEntryThatCannotBeRead) {
+  // Root could read it.
+  constexpr uid_t user = 4001;
+  const bool is_root = ::geteuid() == 0;
+  ASSERT_TRUE(!is_root || ::chown(dir_.path().c_str(), user, user) == 0);
+  for (const std::string extension : {".json", ".bin", ".idx"}) {
+    EXPECT_EQ(in_forked_process([&] {
+                if (is_root && (::setgroups(0, nullptr) != 0 || ::setgid(user) != 0 || ::setuid(user) != 0)) return 1;
+                const auto prefix = tokenize_alone(dir_.write("c.txt", extension)).prefix;
+                if (::chmod((prefix + extension).c_str(), 0) != 0) return 2;
+                CacheFolder folder(dir_.file("cache/tokens"));
+                const auto fault = fault_of([&] { folder.evict_damaged(prefix); });
+                if (fault.find("cannot open " + prefix + extension + ": Permission denied") == fault.npos) return 3;
+                folder.prune(UINT64_MAX);
+                for (const char* kept : {".json", ".bin", ".idx"}) {
+                  if (!fs::exists(prefix + kept)) return 4;
+                }
+                return 0;
+              }),
+              0)
+        << extension;
+  }
+}
+
+TEST_F(TokenCacheFaults, EvictsAnEntryThatLacksAFile) {
+  for (const char* extension : {".bin", ".idx"}) {
+    const auto prefix = tokenize_alone(b_).prefix;
+    fs::remove(prefix + extension);
+    EXPECT_TRUE(open().folder().evict_damaged(prefix)) << extension;
+    EXPECT_FALSE(fs::exists(prefix + ".json")) << extension;
+  }
 }
 
 TEST_F(TokenCacheFaults, WarnsAboutALongWaitForTheFoldersLock) {
