@@ -56,6 +56,10 @@ void add_file(const std::string& path, const FolderTrust& trust, Digest& digest,
 
 }  // namespace
 
+FolderLock::~FolderLock() {
+  if (fd_) ::flock(fd_.get(), LOCK_UN);
+}
+
 CacheFolder::CacheFolder(std::string dir, std::function<void(const std::string&)> warn)
     : dir_(made(std::move(dir))),
       warn_(std::move(warn)),
@@ -89,11 +93,11 @@ void CacheFolder::fail(std::string_view what) const {
       fmt::format("cannot {} the token cache {}: {}; {}", what, printable(dir_), std::strerror(errno), another_folder));
 }
 
-UniqueFd CacheFolder::lock_for_use() const {
-  return trust_.is_read_only() ? UniqueFd() : lock(LOCK_SH);
+FolderLock CacheFolder::lock_for_use() const {
+  return trust_.is_read_only() ? FolderLock() : lock(LOCK_SH);
 }
 
-UniqueFd CacheFolder::lock(int operation) const {
+FolderLock CacheFolder::lock(int operation) const {
   const auto path = (fs::path(dir_) / lock_name).string();
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, private_mode));
   if (!fd) fail_to_write();
@@ -116,7 +120,7 @@ UniqueFd CacheFolder::lock(int operation) const {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return fd;
+  return FolderLock(std::move(fd));
 }
 
 std::optional<CacheEntryMeta> CacheFolder::find(const std::string& prefix) const {
@@ -148,7 +152,7 @@ void CacheFolder::note_uses(const std::vector<std::string>& prefixes) {
 }
 
 std::vector<TokenCacheEntry> CacheFolder::entries() const {
-  const auto held = trust_.is_read_only() ? UniqueFd() : lock(LOCK_EX);
+  const auto held = trust_.is_read_only() ? FolderLock() : lock(LOCK_EX);
   return read_entries();
 }
 
