@@ -213,14 +213,15 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     work_.notify_one();
   }
 
-  /// Starts the threads that fetch ahead. If the system refuses some, the others do the work, and the next announcement
-  /// tries again.
+  /// Starts the threads that fetch ahead. If the system refuses some, the others do the work. If it refuses all, the
+  /// next announcement tries again.
   void start_threads() {
     try {
-      for (; threads_ < options_.fetches; ++threads_) {
+      for (; threads_ < max_threads_; ++threads_) {
         start_thread("reading ahead", [state = shared_from_this()] { state->fetch_ahead(); }).detach();
       }
     } catch (const EngineError&) {
+      max_threads_ = std::max(threads_, 1);
       if (threads_ == 0) ranges_.clear();
     }
   }
@@ -391,7 +392,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   std::uint64_t ahead_ = 0;                          ///< number of blocks with is_ahead set
   std::deque<Range> ranges_;                         ///< announced and not yet fetched
   std::map<const Source*, LastAnnouncement> files_;  ///< the open files
-  int threads_ = 0;
+  int threads_ = 0, max_threads_ = options_.fetches;
   bool over_ = false;
 };
 

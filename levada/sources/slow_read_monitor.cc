@@ -36,6 +36,7 @@ struct SlowReadMonitor::State {
   std::uint64_t reads = 0;  ///< begun so far
   std::thread thread;
   bool running = false, over = false;
+  Clock::time_point next_start;  ///< after a refusal of the thread
 
   bool is_forked() const { return process != 0 && process != ::getpid(); }
 
@@ -43,7 +44,7 @@ struct SlowReadMonitor::State {
     if (is_forked()) return no_slot;
     const auto now = Clock::now();
     const std::lock_guard lock(mutex);
-    if (!running) start();
+    if (!running && now >= next_start) start(now);
     auto slot = std::ranges::find(slots, nullptr, &Slot::path);
     if (slot == slots.end()) slot = slots.insert(slot, Slot());
     *slot = {&path, offset, now, now + after};
@@ -51,14 +52,14 @@ struct SlowReadMonitor::State {
     return static_cast<std::size_t>(slot - slots.begin());
   }
 
-  void start() {
+  void start(Clock::time_point now) {
     if (thread.joinable()) thread.join();  // It has already signaled its end and only has to return.
     process = ::getpid();
     try {
       thread = start_thread("watching reads", [this] { watch(); });
       running = true;
     } catch (const EngineError&) {
-      // The read matters more than its warnings. The next one tries again.
+      next_start = now + after;  // The read matters more than its warnings.
     }
   }
 
