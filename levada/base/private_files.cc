@@ -38,19 +38,28 @@ bool may_write_to(const std::string& folder) {
   return ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
 }
 
+/// Returns whether an attempt to create a file failed because this process can never create one there. Other errors,
+/// such as that of a full disk, can pass.
+bool is_denial(int error) {
+  return error == EACCES || error == EPERM || error == EROFS || error == ENOSYS || error == EOPNOTSUPP;
+}
+
 }  // namespace
 
 std::optional<FileOwner> owner_of_new_files(const std::string& folder) {
   // An unnamed file, which leaves nothing behind if the process is killed. Not every file system supports it.
   UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  int error = 0;
   if (!fd) {
     auto path = (std::filesystem::path(folder) / ".owner-XXXXXX").string();
     fd = UniqueFd(::mkostemp(path.data(), O_CLOEXEC));
+    error = errno;
     if (fd) ::unlink(path.c_str());
   }
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return std::nullopt;
-  return FileOwner{status.st_uid, status.st_gid};
+  if (fd && ::fstat(fd.get(), &status) == 0) return FileOwner{status.st_uid, status.st_gid};
+  errno = fd ? errno : error;
+  return std::nullopt;
 }
 
 int create_private_folder(const std::string& path) {
@@ -78,13 +87,13 @@ FolderTrust FolderTrust::of(const std::string& folder, std::string_view what, st
   trust.owner_ = status.st_uid;
   if (is_shared(status)) {
     trust.group_ = status.st_gid;
-    trust.is_read_only_ = !may_write_to(folder);
+    trust.is_read_only_ = !may_write_to(folder) && is_denial(errno);
     return trust;
   }
   const auto own = may_write_to(folder) ? owner_of_new_files(folder) : std::nullopt;
-  trust.is_read_only_ = !own;
+  trust.is_read_only_ = !own && is_denial(errno);
   if (own) trust.user_ = own->user;
-  if (own && trust.owner_ != own->user && trust.owner_ != 0) {
+  if (!trust.is_read_only_ && trust.owner_ != trust.user_ && trust.owner_ != 0) {
     throw SourceError(fmt::format("{} {} belongs to another user (uid {}), who can replace its files: {}", what,
                                   printable(folder), status.st_uid, remedy));
   }

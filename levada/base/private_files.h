@@ -17,9 +17,9 @@ struct FileOwner {
   gid_t group = 0;
 };
 
-/// Returns the owner of files that this process creates in a folder, or nothing if it cannot create files there. The
-/// owner may differ from this process's: a network file system may map user ids (root_squash), and a set-group-ID
-/// folder determines the group.
+/// Returns the owner of files that this process creates in a folder; if it cannot create files there, returns nothing
+/// and sets errno. The owner may differ from this process's: a network file system may map user ids (root_squash), and
+/// a set-group-ID folder determines the group.
 std::optional<FileOwner> owner_of_new_files(const std::string& folder);
 
 /// Creates the folder and all missing parents with permissions 0700, or, inside a folder that its group shares (see
@@ -32,7 +32,8 @@ int create_private_folder(const std::string& path);
 /// - a folder that its group may write to and whose files get its group (set-group-ID, mode 2770), if this process is
 ///   in that group, or the folder is this user's or root's: all files of that group that others may not write to;
 /// - a folder that this process may not write to: files of the folder's owner that no other user may write to.
-/// "This user" means owner_of_new_files() of the folder.
+/// "This user" means owner_of_new_files() of the folder, or the effective user if a full disk, for example, keeps that
+/// unknown.
 class FolderTrust {
  public:
   /// Throws SourceError for a folder in which other users can replace files. A folder that does not exist counts as
@@ -47,7 +48,8 @@ class FolderTrust {
   bool covers(const std::string& path) const;
   /// Returns the mode for an AtomicFile in the folder.
   mode_t file_mode() const { return group_ ? mode_t{S_ISGID | 0660} : private_mode; }
-  /// Returns whether this process cannot create files in the folder.
+  /// Returns whether this process may not create files in the folder, or its file system cannot. A full disk or too
+  /// many open files do not make a folder read-only.
   bool is_read_only() const { return is_read_only_; }
 
  private:

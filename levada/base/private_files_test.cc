@@ -5,9 +5,12 @@
 #include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -159,6 +162,22 @@ TEST_F(PrivateFiles, OfAReadOnlyFolderMustBelongToItsOwner) {
     const auto trust = FolderTrust::of(folder_, "the cache", "");
     return trust.is_read_only() && trust.covers(path("a")) && !trust.covers(path("b"));
   }));
+}
+
+TEST_F(PrivateFiles, OfAWritableFolderStayWritableWithoutAFreeDescriptor) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto own = owner_of_new_files(folder_);
+  const int error = errno;
+  const auto trust = FolderTrust::of(folder_, "the cache", "");
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(own);
+  EXPECT_EQ(error, EMFILE);
+  EXPECT_FALSE(trust.is_read_only());
+  AtomicFile(path("a"), {}, trust.file_mode()).publish();
+  EXPECT_TRUE(trust.covers(path("a")));
 }
 
 TEST_F(PrivateFiles, BelongToTheUserThatTheFileSystemMapsTo) {

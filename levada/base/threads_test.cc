@@ -2,29 +2,19 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <string>
 
 #include "levada/base/error.h"
+#include "levada/base/forked_testing.h"
 
 namespace levada {
 namespace {
 
 // A sanitizer aborts a process that cannot allocate.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/// Runs `body` in a separate process, since its limits cannot be raised again, and returns its exit status.
-template <typename Body>
-int in_a_process(const Body& body) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(body());
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 /// Leaves no address space for another thread's stack, but some heap for throwing an error.
 void refuse_threads() {
   char* volatile spare = new char[std::size_t{100} << 10];  // volatile: otherwise the compiler removes both lines
@@ -35,7 +25,7 @@ void refuse_threads() {
 
 TEST(Threads, ThatCannotStartNameTheirPurposeInTheError) {
   EXPECT_EQ(
-      in_a_process([] {
+      in_forked_process([] {
         refuse_threads();
         try {
           for (int i = 0; i < 1000; ++i) start_thread("rank 3", [] { ::pause(); }).detach();
@@ -58,7 +48,7 @@ struct Stop {
 };
 
 TEST(ThreadGroup, JoinsStartedThreadsIfTheNextCannotStart) {
-  EXPECT_EQ(in_a_process([] {
+  EXPECT_EQ(in_forked_process([] {
               std::atomic<bool> stop{false};
               std::atomic<int> done{0};
               try {

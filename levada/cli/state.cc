@@ -51,7 +51,6 @@ void StateKeeper::save() {
   file.write(state_);
   file.sync();
   file.publish();
-  sync_folder_of(options_.path);
 }
 
 void hold_termination() {

@@ -1,5 +1,8 @@
 #include "levada/corpus/thread_pool.h"
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -15,6 +18,7 @@ struct ThreadPool::State {
   int size = 1;
   std::string purpose;
   ThreadGroup threads;
+  pid_t process = 0;  ///< the process that runs the threads; 0 before they start
 
   std::mutex mutex;
   std::condition_variable begin, done;
@@ -58,7 +62,10 @@ struct ThreadPool::State {
     }
   }
 
+  bool is_forked() const { return process != 0 && process != ::getpid(); }
+
   void start() {
+    process = ::getpid();
     for (int member = 1; member < size; ++member) {
       try {
         threads.start(purpose, [this, member] { live(static_cast<std::size_t>(member)); });
@@ -76,6 +83,10 @@ ThreadPool::ThreadPool(int size, std::string purpose) : state_(std::make_unique<
 }
 
 ThreadPool::~ThreadPool() {
+  if (state_->is_forked()) {
+    static_cast<void>(state_.release());  // The threads cannot be joined here.
+    return;
+  }
   {
     const std::lock_guard lock(state_->mutex);
     state_->over = true;
@@ -90,7 +101,7 @@ int ThreadPool::size() const {
 
 void ThreadPool::run(std::size_t pieces, const std::function<void(std::size_t, std::size_t)>& act) {
   auto& state = *state_;
-  if (state.size == 1 || pieces < 2) {
+  if (state.size == 1 || pieces < 2 || state.is_forked()) {
     for (std::size_t piece = 0; piece < pieces; ++piece) act(piece, 0);
     return;
   }

@@ -8,7 +8,8 @@
 namespace levada {
 
 /// A few threads, including the caller's, that share numbered pieces of work. The other threads start with the first
-/// work that needs them; if the system allows only some of them, those do the work. Used by one thread at a time.
+/// work that needs them; if the system allows only some of them, those do the work. In a process forked after that, the
+/// caller does all of it. Used by one thread at a time.
 class ThreadPool {
  public:
   /// `size`: at least 1; the caller and size - 1 threads. `purpose`: names their task, such as "opening files", in the

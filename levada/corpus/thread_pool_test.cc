@@ -1,21 +1,17 @@
 #include "levada/corpus/thread_pool.h"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <fstream>
-#include <functional>
 #include <latch>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/forked_testing.h"
 
 namespace levada {
 namespace {
@@ -83,29 +79,25 @@ TEST(ThreadPool, StartsNoPieceAfterAFailure) {
   EXPECT_LE(begun, 2);
 }
 
-// A sanitizer ends a process that cannot allocate.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/// Runs `body` in a process whose address space has room for only this many more threads. Returns its exit status.
-int with_room_for_threads(std::size_t threads, const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    constexpr std::size_t stack = std::size_t{1} << 30;
-    pthread_attr_t attributes;
-    ::pthread_attr_init(&attributes);
-    ::pthread_attr_setstacksize(&attributes, stack);
-    ::pthread_setattr_default_np(&attributes);
-    std::size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    const rlim_t space = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + threads * stack + stack / 2;
-    const rlimit limit{space, space};
-    ::setrlimit(RLIMIT_AS, &limit);
-    ::_exit(body());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+TEST(ThreadPool, RunsAndIsDestroyedInAForkedProcess) {
+  auto pool = std::make_unique<ThreadPool>(3, "testing");
+  const auto run = [&] {
+    std::atomic<int> done = 0;
+    pool->run(50, [&](std::size_t, std::size_t) { ++done; });
+    return done == 50;
+  };
+  EXPECT_TRUE(run());
+  EXPECT_EQ(in_forked_process([&] {
+              if (!run()) return 1;
+              pool.reset();
+              return 0;
+            }),
+            0);
+  EXPECT_TRUE(run());
 }
 
+// A sanitizer ends a process that cannot allocate.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ThreadPool, RunsWithTheThreadsThatTheSystemAllows) {
   EXPECT_EQ(with_room_for_threads(2,
                                   [] {

@@ -149,9 +149,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     } else {
       ranges_.push_back({file, first, end});
     }
-    for (; threads_ < options_.fetches; ++threads_) {
-      start_thread("reading ahead", [state = shared_from_this()] { state->fetch_ahead(); }).detach();
-    }
+    start_threads();
     work_.notify_one();
   }
 
@@ -213,6 +211,19 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     if (!std::exchange(block.is_ahead, false)) return;
     --ahead_;
     work_.notify_one();
+  }
+
+  /// Starts the threads that fetch ahead. If the system refuses some, the others do the work. If it refuses all, the
+  /// next announcement tries again.
+  void start_threads() {
+    try {
+      for (; threads_ < max_threads_; ++threads_) {
+        start_thread("reading ahead", [state = shared_from_this()] { state->fetch_ahead(); }).detach();
+      }
+    } catch (const EngineError&) {
+      max_threads_ = std::max(threads_, 1);
+      if (threads_ == 0) ranges_.clear();
+    }
   }
 
   void drop_ranges(const Source& file) {
@@ -300,7 +311,8 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   void fetch_for_reader(std::unique_lock<std::mutex>& lock, const SharedSource& file, std::uint64_t first,
                         std::uint64_t end) {
     // The blocks that fill the read-ahead budget are not the ones being read: their readers have moved elsewhere.
-    if (ahead_ >= max_ahead_) {
+    const bool is_waiting = !ranges_.empty() && ahead_ + next_count(ranges_.front()) > max_ahead_;
+    if (is_waiting || ahead_ >= max_ahead_) {
       for (auto& [key, block] : blocks_) block.is_ahead = false;
       ahead_ = 0;
       work_.notify_one();
@@ -314,6 +326,11 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     if (fetch->failure) std::rethrow_exception(fetch->failure);
   }
 
+  /// Returns the number of blocks in the next fetch of a range.
+  std::uint64_t next_count(const Range& range) const {
+    return std::min({range.end - range.next, fetch_blocks_, max_ahead_});
+  }
+
   /// Returns a fetch of the next announced blocks that are not cached; null if there are none, or no space for them
   /// yet.
   std::shared_ptr<Fetch> next_ahead() {
@@ -324,7 +341,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
         if (block == blocks_.end()) break;
         used_.splice(used_.begin(), used_, block->second.place);  // It will be needed again soon.
       }
-      const auto count = std::min({range.end - range.next, fetch_blocks_, max_ahead_});
+      const auto count = next_count(range);
       if (count > 0) {
         if (ahead_ + count > max_ahead_) return nullptr;
         auto fetch = begin_fetch(range.file, range.next, range.next + count, true);
@@ -343,7 +360,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   void fetch_ahead() {
     std::unique_lock lock(mutex_);
     while (!over_) {
-      const auto fetch = next_ahead();
+      auto fetch = next_ahead();
       if (!fetch) {
         work_.wait(lock);
         continue;
@@ -351,6 +368,11 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
       work_.notify_one();  // There may be more to do.
       run(lock, *fetch);
       if (fetch->failure) drop_ranges(*fetch->file);  // Its reader will get the error.
+      // This may be the last use of a closed file, whose destructor may wait for a lock (of the Python interpreter)
+      // that another thread holds while it waits for mutex_.
+      lock.unlock();
+      fetch.reset();
+      lock.lock();
     }
   }
 
@@ -370,7 +392,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   std::uint64_t ahead_ = 0;                          ///< number of blocks with is_ahead set
   std::deque<Range> ranges_;                         ///< announced and not yet fetched
   std::map<const Source*, LastAnnouncement> files_;  ///< the open files
-  int threads_ = 0;
+  int threads_ = 0, max_threads_ = options_.fetches;
   bool over_ = false;
 };
 

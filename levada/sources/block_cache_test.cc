@@ -6,15 +6,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <fstream>
+#include <future>
 #include <latch>
 #include <mutex>
 #include <random>
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/base/forked_testing.h"
 #include "levada/sources/memory_file_testing.h"
 #include "levada/sources/scratch_dir_testing.h"
 
@@ -23,6 +27,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 std::string random_bytes(std::size_t size) {
   std::mt19937 random(7);
@@ -54,9 +59,10 @@ class Log {
     for (const auto& read : reads()) sum += read.bytes;
     return sum;
   }
-  void wait_for(std::size_t count) {
+  /// Returns false after a minute.
+  bool wait_for(std::size_t count) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reads_.size() >= count; });
+    return changed_.wait_for(lock, std::chrono::minutes(1), [&] { return reads_.size() >= count; });
   }
 
  private:
@@ -201,6 +207,22 @@ TEST(BlockCache, PrefetchesAnnouncedRangesConcurrentlyInLargePieces) {
   EXPECT_EQ(cached.log->bytes(), 192U);
 }
 
+// A sanitizer ends a process that cannot allocate.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(BlockCache, PrefetchesWithTheThreadsThatTheSystemAllows) {
+  for (const std::size_t threads : {0, 1}) {
+    EXPECT_EQ(with_room_for_threads(threads,
+                                    [&] {
+                                      const Cached cached(small);
+                                      cached.file->will_read(0, 192);
+                                      if (threads > 0 && !cached.log->wait_for(3)) return 1;
+                                      return cached.reads_right(0, 192) ? 0 : 2;
+                                    }),
+              0);
+  }
+}
+#endif
+
 TEST(BlockCache, LimitsThePrefetchDistance) {
   const Cached cached(small);
   cached.file->will_read(0, 10'000);
@@ -219,6 +241,20 @@ TEST(BlockCache, UnreadAnnouncementsDoNotEndPrefetching) {
   cached.log->wait_for(10);
   EXPECT_TRUE(cached.reads_right(6000, 48));
   EXPECT_LE(cached.log->reads().size(), 11U);
+}
+
+TEST(BlockCache, UnreadAnnouncementsThatAlmostFillTheBudgetDoNotEndPrefetching) {
+  const Cached cached(small);
+  cached.file->will_read(0, 480);  // 2 blocks of the budget remain, fewer than a fetch has
+  ASSERT_TRUE(cached.log->wait_for(8));
+  cached.file->will_read(6000, 208);
+  EXPECT_TRUE(cached.reads_right(6000, 16));
+  ASSERT_TRUE(cached.log->wait_for(12));
+  EXPECT_TRUE(cached.reads_right(6000, 208));
+  auto reads = cached.log->reads();
+  reads.erase(reads.begin(), reads.begin() + 8);
+  EXPECT_THAT(reads,
+              UnorderedElementsAre(Log::Read{6000, 16}, Log::Read{6016, 64}, Log::Read{6080, 64}, Log::Read{6144, 64}));
 }
 
 TEST(BlockCache, SequentialAnnouncementsArePrefetchedFurther) {
@@ -278,6 +314,51 @@ TEST(BlockCache, AFileMayCloseDuringAPrefetch) {
   EXPECT_FALSE(log.expired());  // The running fetch still needs the file.
   proceed.count_down();
   while (!log.expired()) std::this_thread::yield();
+}
+
+/// A file whose destructor waits for a lock, as that of a Python object waits for the interpreter's.
+class LockingFile final : public File {
+ public:
+  struct State {
+    std::mutex lock;
+    std::latch begun{1}, proceed{1}, closing{1};
+  };
+  explicit LockingFile(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  ~LockingFile() override {
+    state_->closing.count_down();
+    const std::lock_guard lock(state_->lock);
+  }
+
+  const std::string& path() const override { return path_; }
+  FileIdentity identity() const override { return {.size = 16}; }
+  std::size_t read(std::uint64_t /*offset*/, std::span<char> into) const override {
+    state_->begun.count_down();
+    state_->proceed.wait();
+    std::ranges::fill(into, ' ');
+    return into.size();
+  }
+
+ private:
+  std::string path_ = "s3://bucket/locking";
+  std::shared_ptr<State> state_;
+};
+
+TEST(BlockCache, AFileMayCloseWhileTheDestructorOfAnotherWaitsForALock) {
+  auto options = small;
+  options.fetches = 1;
+  const auto cache = std::make_shared<BlockCache>(options);
+  const auto state = std::make_shared<LockingFile::State>();
+  auto file = cache->wrap(std::make_unique<LockingFile>(state));
+  auto other = cache->wrap(std::make_unique<MemoryFile>("s3://bucket/other", "text"));
+  file->will_read(0, 16);
+  state->begun.wait();
+  file.reset();
+  std::unique_lock lock(state->lock);
+  state->proceed.count_down();
+  state->closing.wait();
+  auto closed = std::async(std::launch::async, [&] { other.reset(); });
+  EXPECT_EQ(closed.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  lock.unlock();
 }
 
 TEST(BlockCache, AForkedProcessMustOpenTheFileItself) {

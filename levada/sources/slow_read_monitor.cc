@@ -1,18 +1,24 @@
 #include "levada/sources/slow_read_monitor.h"
 
 #include <fmt/format.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "levada/base/error.h"
 #include "levada/base/threads.h"
 
 namespace levada {
 
 struct SlowReadMonitor::State {
+  static constexpr std::size_t no_slot = SIZE_MAX;
+
   struct Slot {
     const std::string* path = nullptr;  ///< null if the slot is unused
     std::uint64_t offset = 0;
@@ -21,6 +27,7 @@ struct SlowReadMonitor::State {
 
   Duration after;
   std::function<void(const std::string&)> warn;
+  std::atomic<pid_t> process = 0;  ///< the process that runs the thread; 0 before it starts
 
   std::mutex mutex;
   std::condition_variable over_changed;
@@ -29,22 +36,37 @@ struct SlowReadMonitor::State {
   std::uint64_t reads = 0;  ///< begun so far
   std::thread thread;
   bool running = false, over = false;
+  Clock::time_point next_start;  ///< after a refusal of the thread
+
+  bool is_forked() const { return process != 0 && process != ::getpid(); }
 
   std::size_t add(const std::string& path, std::uint64_t offset) {
+    if (is_forked()) return no_slot;
     const auto now = Clock::now();
     const std::lock_guard lock(mutex);
+    if (!running && now >= next_start) start(now);
     auto slot = std::ranges::find(slots, nullptr, &Slot::path);
     if (slot == slots.end()) slot = slots.insert(slot, Slot());
     *slot = {&path, offset, now, now + after};
     ++reads;
-    if (!running) start();
     return static_cast<std::size_t>(slot - slots.begin());
   }
 
-  void start() {
+  void start(Clock::time_point now) {
     if (thread.joinable()) thread.join();  // It has already signaled its end and only has to return.
-    thread = start_thread("watching reads", [this] { watch(); });
-    running = true;
+    process = ::getpid();
+    try {
+      thread = start_thread("watching reads", [this] { watch(); });
+      running = true;
+    } catch (const EngineError&) {
+      next_start = now + after;  // The read matters more than its warnings.
+    }
+  }
+
+  void remove(std::size_t slot) {
+    if (slot == no_slot) return;
+    const std::lock_guard lock(mutex);
+    slots[slot].path = nullptr;
   }
 
   /// Warns of reads that are due. Reads that begin later are due later, so they need not wake this thread.
@@ -84,6 +106,10 @@ SlowReadMonitor::SlowReadMonitor(Duration after, std::function<void(const std::s
 }
 
 SlowReadMonitor::~SlowReadMonitor() {
+  if (state_->is_forked()) {
+    static_cast<void>(state_.release());  // The thread cannot be joined here, and may have held the mutex.
+    return;
+  }
   {
     const std::lock_guard lock(state_->mutex);
     state_->over = true;
@@ -97,8 +123,7 @@ SlowReadMonitor::Read SlowReadMonitor::begin(const std::string& path, std::uint6
 }
 
 SlowReadMonitor::Read::~Read() {
-  const std::lock_guard lock(state_.mutex);
-  state_.slots[slot_].path = nullptr;
+  state_.remove(slot_);
 }
 
 namespace {

@@ -11,7 +11,8 @@
 namespace levada {
 
 /// Warns of each read that takes longer than `after`, naming the file, and again each time the duration has doubled.
-/// Runs at most one thread, which ends after a while without reads. Thread-safe.
+/// Runs at most one thread, which ends after a while without reads. Does not warn if the system refuses the thread, or
+/// in a process forked after the first read. Thread-safe.
 class SlowReadMonitor {
  public:
   SlowReadMonitor(Duration after, std::function<void(const std::string&)> warn);

@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <condition_variable>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/base/forked_testing.h"
 #include "levada/sources/memory_file_testing.h"
 #include "levada/sources/retry.h"
 
@@ -142,6 +144,33 @@ TEST(SlowReadMonitor, WarnsAgainAfterARest) {
     std::this_thread::sleep_for(milliseconds(30));  // Long enough for its thread to end, though nothing depends on it.
   }
 }
+
+TEST(SlowReadMonitor, IgnoresReadsInAForkedProcess) {
+  auto monitor = std::make_unique<SlowReadMonitor>(std::chrono::minutes(5), [](const std::string&) {});
+  const std::string path = "a.txt";
+  const auto read = monitor->begin(path, 0);
+  EXPECT_EQ(in_forked_process([&] {
+              { const auto another = monitor->begin(path, 1); }
+              monitor.reset();
+              return 0;
+            }),
+            0);
+}
+
+// A sanitizer ends a process that cannot allocate.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(SlowReadMonitor, LetsReadsProceedIfItsThreadIsRefused) {
+  EXPECT_EQ(with_room_for_threads(0,
+                                  [] {
+                                    SlowReadMonitor monitor(milliseconds(1), [](const std::string&) {});
+                                    const std::string path = "a.txt";
+                                    const auto read = monitor.begin(path, 0);
+                                    const auto another = monitor.begin(path, 1);
+                                    return 0;
+                                  }),
+            0);
+}
+#endif
 
 TEST(RateLimit, LimitsTheTotalRateOfAllReaders) {
   RateLimit limit(1000);

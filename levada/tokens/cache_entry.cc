@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <filesystem>
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/base/private_files.h"
 #include "levada/base/urls.h"
+#include "levada/sources/file.h"
 #include "levada/tokens/cache_key.h"
 
 namespace levada {
@@ -63,9 +65,12 @@ std::string CacheEntryMeta::text() const {
 }
 
 std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, const FolderTrust& trust) try {
-  const auto content = read_trusted(path, trust, max_meta_bytes);
-  if (!content) return std::nullopt;
-  const auto json = parse_json(*content, 2, "");
+  const auto file = open_trusted_file(path, trust);
+  const auto size = file->identity().size;
+  if (size > max_meta_bytes) return std::nullopt;
+  std::string content(size, '\0');
+  content.resize(read_fully(*file, 0, content));
+  const auto json = parse_json(content, 2, "");
   if (json.at("version") != version) return std::nullopt;
   return CacheEntryMeta{
       .key = json.at("key"),
@@ -79,7 +84,11 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, cons
       .documents = json.at("documents"),
       .bad_lines = {.count = json.at("bad_lines"), .first = json.value("first_bad_lines", std::vector<std::int64_t>())},
       .bytes = json.at("bytes")};
-} catch (const InvalidArgument&) {
+} catch (const StorageFault& fault) {
+  // A stale handle of a network file system means that another host has replaced the file.
+  if (fault.error() != ESTALE && trust.covers(path)) throw;
+  return std::nullopt;
+} catch (const Error&) {
   return std::nullopt;
 } catch (const nlohmann::json::exception&) {
   return std::nullopt;

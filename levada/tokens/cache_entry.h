@@ -43,7 +43,8 @@ struct CacheEntryMeta {
   std::uint64_t bytes = 0;
 
   std::string text() const;
-  /// Returns nothing for a file that is damaged, of another version, or not covered by `trust`.
+  /// Returns nothing for a file that is missing, damaged, of another version, or not covered by `trust`. Throws
+  /// StorageFault for one that `trust` covers, but that cannot be read now.
   static std::optional<CacheEntryMeta> read(const std::string& path, const FolderTrust& trust);
   /// Returns whether a text with this modification time is known to have this content. Returns true for 0, because the
   /// key then identifies the content, and false for CacheKey::unknown_time.

@@ -56,6 +56,10 @@ void add_file(const std::string& path, const FolderTrust& trust, Digest& digest,
 
 }  // namespace
 
+FolderLock::~FolderLock() {
+  if (fd_) ::flock(fd_.get(), LOCK_UN);
+}
+
 CacheFolder::CacheFolder(std::string dir, std::function<void(const std::string&)> warn)
     : dir_(made(std::move(dir))),
       warn_(std::move(warn)),
@@ -89,14 +93,14 @@ void CacheFolder::fail(std::string_view what) const {
       fmt::format("cannot {} the token cache {}: {}; {}", what, printable(dir_), std::strerror(errno), another_folder));
 }
 
-UniqueFd CacheFolder::lock_for_use() const {
-  return trust_.is_read_only() ? UniqueFd() : lock(LOCK_SH);
+FolderLock CacheFolder::lock_for_use() const {
+  return trust_.is_read_only() ? FolderLock() : lock(LOCK_SH);
 }
 
-UniqueFd CacheFolder::lock(int operation) const {
+FolderLock CacheFolder::lock(int operation) const {
   const auto path = (fs::path(dir_) / lock_name).string();
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, private_mode));
-  if (!fd) fail("write to");
+  if (!fd) fail_to_write();
   if (trust_.file_mode() != private_mode) ::fchmod(fd.get(), trust_.file_mode() & ACCESSPERMS);  // by its owner
   // It is held for moments, or for minutes if entries are removed and the file system is slow.
   const auto deadline = Deadline::after(std::chrono::minutes(15));
@@ -116,7 +120,7 @@ UniqueFd CacheFolder::lock(int operation) const {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return fd;
+  return FolderLock(std::move(fd));
 }
 
 std::optional<CacheEntryMeta> CacheFolder::find(const std::string& prefix) const {
@@ -148,7 +152,7 @@ void CacheFolder::note_uses(const std::vector<std::string>& prefixes) {
 }
 
 std::vector<TokenCacheEntry> CacheFolder::entries() const {
-  const auto held = trust_.is_read_only() ? UniqueFd() : lock(LOCK_EX);
+  const auto held = trust_.is_read_only() ? FolderLock() : lock(LOCK_EX);
   return read_entries();
 }
 
@@ -161,7 +165,12 @@ std::vector<TokenCacheEntry> CacheFolder::read_entries() const {
     const auto file_name = file.path().filename().string();
     std::string name(entry_of_file(file_name));
     if (name.empty() || file.path().extension() != meta_extension) continue;
-    const auto meta = CacheEntryMeta::read(file.path().string(), trust_);
+    std::optional<CacheEntryMeta> meta;
+    try {
+      meta = CacheEntryMeta::read(file.path().string(), trust_);
+    } catch (const StorageFault&) {
+      continue;
+    }
     struct stat status {};
     if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
     const bool is_used = in_use.contains(name);
@@ -200,12 +209,12 @@ void CacheFolder::remove_unreadable() const {
     if (!entry.empty() && !in_use.contains(entry)) prefixes.insert((fs::path(dir_) / entry).string());
   }
   for (const auto& prefix : prefixes) {
-    if (CacheEntryMeta::read(meta_path(prefix), trust_)) continue;
     try {
+      if (CacheEntryMeta::read(meta_path(prefix), trust_)) continue;
       const AtomicFile reserved(meta_path(prefix), {}, trust_.file_mode());
       remove_entry(prefix);
     } catch (const SourceError&) {
-      continue;  // Another process is writing this entry.
+      continue;  // Another process is writing this entry, or it cannot be read now.
     }
   }
 }
@@ -237,10 +246,14 @@ bool CacheFolder::evict_damaged(const std::string& prefix) {
   try {
     check(prefix);
     return false;
-  } catch (const SourceError&) {
-    remove_entry(prefix);
-    return true;
+  } catch (const StorageFault&) {
+    const auto is_there = [&](const char* extension) { return trust_.covers(prefix + extension); };
+    // Other processes may be able to read the entry, and have it in use.
+    if (is_there(".json") && is_there(".bin") && is_there(".idx")) throw;
+  } catch (const SourceError&) {  // It is damaged or not trusted.
   }
+  remove_entry(prefix);
+  return true;
 }
 
 /// Returns the content that the mark must have if the entry was verified in its current state, or nothing if the entry

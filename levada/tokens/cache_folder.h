@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "levada/base/atomic_file.h"
@@ -31,6 +32,21 @@ class DamagedEntry : public SourceError {
   using SourceError::SourceError;
 };
 
+/// A lock of a cache's folder. Releases it even if a process that was forked in the meantime still has the lock's file
+/// open: such processes share one lock, which otherwise ends with the last of them.
+class FolderLock {
+ public:
+  FolderLock() = default;  ///< locks nothing
+  /// Owns a file that flock(2) has locked.
+  explicit FolderLock(UniqueFd locked) : fd_(std::move(locked)) {}
+  FolderLock(FolderLock&&) noexcept = default;
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock();
+
+ private:
+  UniqueFd fd_;
+};
+
 /// The folder of a token cache. Entries marked as in use stay marked until the CacheFolder is destroyed. Thread-safe.
 /// Errors are SourceErrors with the remedy.
 class CacheFolder {
@@ -48,8 +64,8 @@ class CacheFolder {
   std::string with_remedy(const WriteFailed& error) const;
 
   /// Prevents eviction by other processes until the returned lock is destroyed. Locks nothing in a read-only folder.
-  UniqueFd lock_for_use() const;
-  /// Returns an entry that is trusted and complete.
+  FolderLock lock_for_use() const;
+  /// Returns an entry that is trusted and complete. Throws StorageFault if it cannot be read now.
   std::optional<CacheEntryMeta> find(const std::string& prefix) const;
   /// Marks entries as in use; lock_for_use() must be held. Returns once other hosts can see the marks.
   void note_uses(const std::vector<std::string>& prefixes);
@@ -68,11 +84,12 @@ class CacheFolder {
   /// rewritten. Only marks that the folder's FolderTrust covers count. Does nothing for an entry that is replaced while
   /// it is read.
   void verify(const std::string& prefix, const std::function<void()>& between_reads) const;
-  /// Evicts an entry if it is damaged, even if it is in use. Returns whether it did.
+  /// Evicts an entry if it is damaged, incomplete or not trusted, even if it is in use. Returns whether it did. Throws
+  /// StorageFault for an entry that cannot be read now, and keeps it.
   bool evict_damaged(const std::string& prefix);
 
  private:
-  UniqueFd lock(int operation) const;
+  FolderLock lock(int operation) const;
   std::vector<TokenCacheEntry> read_entries() const;
   void remove_entry(const std::string& prefix) const;
   void remove_unreadable() const;

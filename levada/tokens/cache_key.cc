@@ -69,13 +69,13 @@ std::size_t DigestedFile::read(std::uint64_t offset, std::span<char> into) const
   return got;
 }
 
-std::string DigestedFile::digest() const {
+std::string DigestedFile::digest(const std::function<void()>& between_reads) const {
   std::vector<char> piece(std::size_t{1} << 20);
   const auto digested = [&] {
     const std::lock_guard lock(mutex_);
     return digested_;
   };
-  while (read(digested(), piece) > 0) continue;
+  while (read(digested(), piece) > 0) between_reads();
   const std::lock_guard lock(mutex_);
   return digest_.hex();
 }

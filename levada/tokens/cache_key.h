@@ -56,8 +56,9 @@ class DigestedFile final : public File {
   void will_read(std::uint64_t offset, std::uint64_t bytes) const override { file_->will_read(offset, bytes); }
   std::size_t read(std::uint64_t offset, std::span<char> into) const override;
 
-  /// Returns the digest of all bytes; reads those that have not been read sequentially so far. Throws SourceError.
-  std::string digest() const;
+  /// Returns the digest of all bytes; reads those that have not been read sequentially so far. Calls `between_reads`,
+  /// which may throw to abort. Throws SourceError.
+  std::string digest(const std::function<void()>& between_reads) const;
 
  private:
   const std::unique_ptr<const File> file_;

@@ -105,6 +105,14 @@ struct TokenCache::Work {
   void expect_no_failure() const {
     if (has_failed) throw Abandoned();
   }
+
+  /// Reports that these bytes of a text are done. Aborts if the receiver throws, or if work on another file has failed.
+  void advance(std::uint64_t bytes, const std::string& path, const TokenizeTexts& how) {
+    expect_no_failure();
+    const std::lock_guard lock(mutex);
+    done += bytes;
+    if (how.progress) how.progress({printable(path), done, total});
+  }
 };
 
 /// A text as it was when it was looked up.
@@ -145,10 +153,10 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
 
 /// Handles an entry that has this text's key, but is not known to be of this text. If all bytes of the text are the
 /// same, records that and returns its tokens; otherwise points `text` to a separate entry.
-std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeTexts& how) {
+std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeTexts& how, Work& work) {
   auto meta = folder_.find(text.prefix);
   if (!meta || meta->key != text.entry) return std::nullopt;
-  const auto content = DigestedFile(how.open(text.path)).digest();
+  const auto content = DigestedFile(how.open(text.path)).digest([&] { work.advance(0, text.path, how); });
   if (content == meta->content && text.key.modified_ns == CacheKey::unknown_time) {
     text.content = content;
   } else if (content == meta->content) {
@@ -169,7 +177,7 @@ std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeText
 /// Throws FileBusy if another process is making the entry.
 CachedTokens TokenCache::find_or_make(Text text, const TokenizeTexts& how, Work& work) {
   auto found = find({&text, 1}).front();
-  if (!found) found = recognize(text, how);
+  if (!found) found = recognize(text, how, work);
   if (!found) {
     AtomicFile meta_file(meta_path(text.prefix), {}, folder_.trust().file_mode());
     // Another process may have created it since the look-up.
@@ -208,14 +216,12 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
   TokenizeOptions options{.team = work.team};
   if (!how.text.chats) options.end_of_document = how.end_of_document;
   options.progress = [&] {
-    work.expect_no_failure();
-    const std::lock_guard lock(work.mutex);
-    work.done += reader->stored_bytes() - std::exchange(noted, reader->stored_bytes());
-    if (how.progress) how.progress({printable(path), work.done, work.total});
+    const auto bytes = reader->stored_bytes();
+    work.advance(bytes - std::exchange(noted, bytes), path, how);
   };
   levada::tokenize(*reader, *how.tokenizer, writer, options);
   const bool has_tag = text.key.modified_ns == 0;
-  const auto content = has_tag ? std::string() : digested->digest();
+  const auto content = has_tag ? std::string() : digested->digest(options.progress);
   const bool is_same = CacheKey::of(*how.open(path), how) == text.key &&
                        (text.entry == text.key.text || text.entry == text.key.with_content(content));
   if (!is_same) {

@@ -71,7 +71,7 @@ class TokenCache {
   std::vector<std::optional<CachedTokens>> find(std::span<const Text> texts);
   CachedTokens make_with_room(const Text& text, const TokenizeTexts& how, Work& work);
   CachedTokens find_or_make(Text text, const TokenizeTexts& how, Work& work);
-  std::optional<CachedTokens> recognize(Text& text, const TokenizeTexts& how);
+  std::optional<CachedTokens> recognize(Text& text, const TokenizeTexts& how, Work& work);
   CachedTokens make(const Text& text, const TokenizeTexts& how, Work& work, AtomicFile& meta_file);
   bool bound(std::uint64_t max_bytes, std::string_view why);
   void warn(const std::string& text) const;

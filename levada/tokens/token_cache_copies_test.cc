@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/fault_testing.h"
 #include "levada/sources/memory_file_testing.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/token_caching_testing.h"
@@ -64,6 +65,23 @@ TEST_F(TokenCacheCopies, ReusesTheTokensOfACopy) {
       if (file.path().extension() == ".jsonl" && file.path() != a_) fs::remove(file);
     }
   }
+}
+
+TEST_F(TokenCacheCopies, StopsComparingAtTheNextPieceIfTheProgressThrows) {
+  const auto path = write_large(4);
+  tokenize_alone(path);
+  fs::last_write_time(path, fs::file_time_type::clock::now() + std::chrono::hours(1));
+  int calls = 0;
+  const auto stop = [&](const PrepareProgress& progress) {
+    EXPECT_EQ(progress.path, path);
+    ++calls;
+    throw InvalidArgument("enough");
+  };
+  auto cache = open();
+  EXPECT_EQ(fault_of([&] { cache.tokenize({path}, {.tokenizer = tokenizer_, .threads = 1, .progress = stop}); }),
+            "InvalidArgument: enough");
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(tokenize(cache, path).bytes_read, 0);
 }
 
 TEST_F(TokenCacheCopies, TokenizesCopiesInOneRunWithoutWaiting) {

@@ -12,6 +12,8 @@
 #include <csignal>
 #include <functional>
 #include <latch>
+#include <optional>
+#include <utility>
 
 #include "levada/base/refusal_testing.h"
 #include "levada/base/threads.h"
@@ -238,6 +240,17 @@ TEST_F(TokenCacheSharing, RemovesNothingIfAListOfEntriesInUseIsUnreadable) {
   EXPECT_THAT(names_in_cache(), SizeIs(2 * 3));
   fs::remove(path);
   EXPECT_THAT(cache.folder().entries(), SizeIs(2));
+}
+
+TEST_F(TokenCacheSharing, AForkedProcessDoesNotHoldTheFoldersLock) {
+  const Signal never;
+  auto cache = open();
+  std::optional<FolderLock> held(cache.folder().lock_for_use());
+  const Child forked([&] { never.await(); });
+  const UniqueFd other(::open(dir_.file("cache/tokens/lock").c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_NE(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
+  held.reset();
+  EXPECT_EQ(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
 }
 
 TEST_F(TokenCacheSharing, AForkedProcessDoesNotReleaseEntriesInUse) {

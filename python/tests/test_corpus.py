@@ -6,7 +6,10 @@ import json
 import os
 import pathlib
 import resource
-from collections.abc import Iterator
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import levada
@@ -383,3 +386,33 @@ def test_the_death_of_a_tokenizing_reader_ends_the_wait_of_the_others(tmp_path: 
         """,
     )
     assert outcome.status != 0 and outcome.told[1] == [{"lost": 0}]
+
+
+def in_fork(act: Callable[[], bool]) -> bool:
+    """Returns whether act() returns True within a minute in a forked process, which then exits without any cleanup."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    status = 1
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        status = 0 if act() else 2
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+    finally:
+        os._exit(status)
+
+
+def test_a_forked_process_and_its_children_open_the_corpus_themselves(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    corpus = levada.Corpus(path, seq_length=16, tokenizer="bytes", cache_dir=tmp_path)
+    assert len(corpus) == 63
+    assert in_fork(lambda: len(corpus) == 63 and in_fork(lambda: len(corpus) == 63) and len(corpus) == 63)
+    assert len(corpus) == 63
+
+
+def test_a_forked_process_drops_its_parents_corpus_at_once(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    corpora = [levada.Corpus(path, seq_length=16, tokenizer="bytes", cache_dir=tmp_path)]
+    assert len(corpora[0]) == 63
+    assert in_fork(lambda: corpora.clear() is None)
+    assert len(corpora[0]) == 63

@@ -135,7 +135,7 @@ class Corpus:
             raise InvalidType(f"cache_dir must be a path, got {self.cache_dir!r}")
         self._opened: CorpusSource | None = None
         self._process = 0
-        self._of_parent: CorpusSource | None = None
+        self._of_parents: list[CorpusSource] = []
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -148,7 +148,7 @@ class Corpus:
         return f"Corpus({', '.join(f'{name}={_shown(value)!r}' for name, value in values.items())})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": None, "_of_parent": None}
+        return {**vars(self), "_opened": None, "_of_parents": []}
 
     def options(self) -> dict[str, Any]:
         """Returns the options of the C++ core."""
@@ -168,8 +168,9 @@ class Corpus:
     def open(self) -> CorpusSource:
         """Returns the source, which is opened once per process. Raises SourceError and InvalidArgument."""
         if self._opened is not None and self._process != os.getpid():
-            # A forked process lacks the threads of the parent's source, so it can neither read nor destroy it.
-            self._of_parent, self._opened = self._opened, None
+            # A forked process lacks the threads of its parents' sources, so it can neither read nor destroy them.
+            self._of_parents.append(self._opened)
+            self._opened = None
         if self._opened is None:
             self._opened, self._process = _levada.open_corpus(**self.options()), os.getpid()
             if self._opened.bad_lines:

@@ -18,6 +18,7 @@
 #include "levada/feed/step_cursor.h"
 #include "levada/report/progress.h"
 #include "python/src/base/bytes.h"
+#include "python/src/base/callables.h"
 #include "python/src/base/errors.h"
 #include "python/src/bindings.h"
 #include "python/src/corpus/tokenizers.h"
@@ -29,8 +30,8 @@ namespace levada::python {
 namespace {
 
 void warn(const std::string& warning) {
-  const nb::gil_scoped_acquire gil;
-  PySys_FormatStderr("levada: %s\n", printable_lines(warning).c_str());
+  const PythonCall python;
+  if (python) PySys_FormatStderr("levada: %s\n", printable_lines(warning).c_str());
 }
 
 std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
