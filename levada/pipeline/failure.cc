@@ -13,6 +13,11 @@ std::string describe(const Failure& failure) {
   return text;
 }
 
+bool can_skip(const std::exception& error) {
+  const auto* failed = dynamic_cast<const StageFailed*>(&error);
+  return failed == nullptr || !failed->failure().ends_program;
+}
+
 Failure failure_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -25,11 +25,13 @@ struct Failure {
   std::string process;    ///< "worker 1 (process 4242)", "the dispatching process (process 4241)"
   std::int64_t item = 0;  ///< number of items that the stage had received before
   ErrorKind kind = ErrorKind::source;
-  std::string message;    ///< message of the exception
-  std::string traceback;  ///< if the language has tracebacks; complete, ready to print
-  Bytes exception;        ///< the exception as packed by its language; may be empty
+  std::string message;        ///< message of the exception
+  std::string traceback;      ///< if the language has tracebacks; complete, ready to print
+  Bytes exception;            ///< the exception as packed by its language; may be empty
+  bool ends_program = false;  ///< an exception such as Ctrl-C, which OnError::skip does not skip
   static auto fields(auto& self) {
-    return std::tie(self.stage, self.process, self.item, self.kind, self.message, self.traceback, self.exception);
+    return std::tie(self.stage, self.process, self.item, self.kind, self.message, self.traceback, self.exception,
+                    self.ends_program);
   }
   bool operator==(const Failure&) const = default;
 };
@@ -47,6 +49,9 @@ class StageFailed : public Error {
  private:
   Failure failure_;
 };
+
+/// Returns whether OnError::skip may skip the item whose function threw the exception.
+bool can_skip(const std::exception& error);
 
 /// Converts any exception to a failure. Only a StageFailed has a stage, process and item.
 Failure failure_of(const std::exception_ptr& error);

@@ -37,7 +37,8 @@ TEST(Failure, SurvivesEncoding) {
                         .kind = ErrorKind::timeout,
                         .message = "slow",
                         .traceback = "line 3",
-                        .exception = {std::byte{1}, std::byte{0}}};
+                        .exception = {std::byte{1}, std::byte{0}},
+                        .ends_program = true};
   const Bytes bytes = encode(failure);
   EXPECT_EQ(decode<Failure>(bytes), failure);
   for (std::size_t size = 0; size < bytes.size(); ++size) {

@@ -305,6 +305,29 @@ TEST(OpenGraph, SkipsAndCountsFailingItemsOnRequest) {
   EXPECT_EQ(flat_map.counts()[1].skipped, 4);
 }
 
+TEST(OpenGraph, ThrowsFailuresThatEndTheProgramEvenIfFailingItemsAreSkipped) {
+  const auto ends_at_three = [](std::int64_t i) -> std::int64_t {
+    if (i == 3) throw StageFailed({.message = "Ctrl-C", .ends_program = true});
+    return i;
+  };
+  auto flat = several(2);
+  flat.function = [&, of = flat.function](Item item) {
+    ends_at_three(number_in(item));
+    return of(std::move(item));
+  };
+  flat.on_error = OnError::skip;
+  auto on_threads = mapped(ends_at_three, OnError::skip);
+  on_threads.threads = 2;
+  const std::vector<Graph> graphs = {first_numbers(9).then(mapped(ends_at_three, OnError::skip)),
+                                     first_numbers(9).then(kept(ends_at_three, OnError::skip)),
+                                     first_numbers(9).then(flat), first_numbers(9).then(on_threads)};
+  for (const auto& graph : graphs) {
+    const auto failure = failure_of([&] { items_of(graph); });
+    EXPECT_EQ(failure.message, "Ctrl-C");
+    EXPECT_TRUE(failure.ends_program);
+  }
+}
+
 TEST(OpenGraph, PropagatesExceptionsThatAreNotFailures) {
   struct Interrupted {};
   const auto graph =

@@ -11,6 +11,7 @@
 
 #include "levada/base/deadline.h"
 #include "levada/pipeline/cursors.h"
+#include "levada/pipeline/failure.h"
 #include "levada/pipeline/graph_threads.h"
 #include "levada/pipeline/open_graph.h"
 
@@ -151,13 +152,14 @@ class StageIterator : public Iterator {
     }
   }
   /// Like guarded(), but if `function` throws and failing items are skipped, counts the item and returns nothing.
+  /// Throws even then if the exception ends the program.
   template <typename Function>
   auto attempted(OnError on_error, const Function& function) -> std::optional<decltype(function())> {
     begin_own_work();
     try {
       return function();
-    } catch (const std::exception&) {
-      if (on_error == OnError::raise) throw_as_failed(*context_, number_, item_number());
+    } catch (const std::exception& error) {
+      if (on_error == OnError::raise || !can_skip(error)) throw_as_failed(*context_, number_, item_number());
       count(counts_->skipped);
       return std::nullopt;
     }

@@ -49,6 +49,12 @@ def test_a_length_that_is_not_known_is_a_type_error() -> None:
         len(Pipeline(range(9)).map(abs).run(on_error="skip"))
 
 
+def test_only_functions_that_fail_make_a_length_unknown() -> None:
+    pipeline = Pipeline(range(9)).shuffle(3).prefetch(2).batch(2)
+    assert len(pipeline.run(on_error="skip")) == 5 == len(list(pipeline.run(on_error="skip")))
+    assert len(Pipeline(range(9)).map(abs, on_error="raise").run(on_error="skip")) == 9
+
+
 def test_a_take_or_skip_in_several_workers_is_a_warning() -> None:
     for pipeline in (Pipeline(range(9)).dispatch().take(3), Pipeline(range(9)).shard().skip(3)):
         with pytest.warns(UserWarning, match="counts the items of each of the 2 workers"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pathlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import levada
 import pytest
 from levada import Pipeline
 
@@ -82,3 +83,29 @@ def test_a_state_after_a_failure_of_a_pass_that_has_not_begun_is_the_loaded_one(
     with make().run() as run:
         run.load_state_dict(again)
         assert list(run) == [[4, 5], [6, 7], [8]]
+
+
+@pytest.mark.parametrize("raises", [KeyboardInterrupt, SystemExit])
+def test_on_error_skip_does_not_skip_an_exception_that_ends_the_program(raises: type[BaseException]) -> None:
+    def fail(item: int) -> int:
+        if item == 3:
+            raise raises(7)
+        return item
+
+    def fail_later(item: int) -> Iterator[int]:
+        yield fail(item)
+
+    numbers = Pipeline(range(1, 8))
+    pipelines: list[Pipeline[Any]] = [
+        numbers.map(fail),
+        numbers.map(fail, threads=2),
+        numbers.filter(fail),
+        numbers.flat_map(lambda item: [fail(item)]),
+        numbers.flat_map(fail_later),
+    ]
+    for pipeline in pipelines:
+        with pipeline.run(on_error="skip") as run, pytest.raises(raises):
+            list(run)
+    with numbers.dispatch().map(fail).run(1, on_error="skip", context="forkserver", alone=True) as run:
+        with pytest.raises(levada.StageFailed, match=raises.__name__):
+            list(run)

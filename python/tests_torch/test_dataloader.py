@@ -159,6 +159,33 @@ def test_like_draws_what_the_samplers_of_a_torch_loader_draw() -> None:
     assert sorted(number for batch in longer for number in batch.tolist()) == list(range(20))
 
 
+def test_like_replaces_the_order_of_the_torch_loader_as_a_whole() -> None:
+    dataset = list(range(10))
+    ends = [float(number in (0, 9)) for number in dataset]
+    weighted = torch_data.WeightedRandomSampler(ends, 6)
+    orders: list[dict[str, Any]] = [{}, {"shuffle": True}, {"sampler": [4, 2]}, {"sampler": weighted}]
+
+    def batches(order: dict[str, Any], **changes: Any) -> list[list[int]]:
+        given = {"batch_sampler": [[8, 9]]} if order is own else {"batch_size": 4, "drop_last": True, **order}
+        loader = levada.DataLoader.like(torch_data.DataLoader(dataset, **given), **changes)
+        return [np.asarray(batch).tolist() for batch in loader]
+
+    own: dict[str, Any] = {"batch_sampler": [[8, 9]]}
+    for order in (*orders, own):
+        assert batches(order, batch_sampler=[[3], [1, 2]]) == [[3], [1, 2]]
+        assert batches(order, sampler=[3, 1], batch_size=1) == [[3], [1]]
+        assert {*sum(batches(order, weights=ends, batch_size=2), [])} <= {0, 9}
+        assert len(batches(order, shuffle=True, batch_size=2)) == (3 if order == {"sampler": weighted} else 5)
+    for order in orders:
+        assert batches(order, sampler=[3, 1, 5, 7, 2]) == [[3, 1, 5, 7]]
+    assert len(batches({"shuffle": True}, num_samples=8)) == 2
+    assert sum(batches({"shuffle": True}, num_samples=8), []) != list(range(8))
+    assert {*sum(batches({"sampler": weighted}, num_samples=40), [])} == {0, 9}
+    for changes in ({"shuffle": True}, {"sampler": [3, 1]}, {"weights": ends}):  # the size of the batches is unknown
+        with pytest.raises(levada.InvalidArgument, match="batch_sampler"):
+            batches(own, **changes)
+
+
 class Unlike(torch_data.Dataset[Any]):
     "Items on whose types collate functions disagree."
 

@@ -23,6 +23,7 @@ from levada.dropin.torchdata import (
     adapter,
     graph,
 )
+from levada.dropin.torchdata._items import Items
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -108,6 +109,42 @@ def test_a_paused_prefetcher_refuses_its_next_item() -> None:
     next(items)
     pipe.pause()
     assert list(pipe) == list(range(9))
+
+
+class PausedByAnotherThread:
+    """A run that is paused and resumed before or during its first next(), which therefore returns nothing."""
+
+    def __init__(self, *, is_paused_before: bool) -> None:
+        self.items = Items(self)  # type: ignore[arg-type]
+        self.left = [1, 2]
+        self.is_paused_before, self.is_resumed = is_paused_before, False
+        if is_paused_before:
+            self.items.pause()
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if not self.is_resumed:
+            self.is_resumed = True
+            if not self.is_paused_before:
+                self.items.pause()
+            self.items.resume()
+            raise StopIteration
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_paused_before", [False, True])
+def test_the_end_of_a_pause_is_not_the_end_of_the_items(is_paused_before: bool) -> None:
+    assert list(PausedByAnotherThread(is_paused_before=is_paused_before).items) == [1, 2]
 
 
 class Pausing(IterDataPipe):

@@ -168,9 +168,17 @@ def arguments_like(loader: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     given = _arguments_of(loader)
     if "seed" in changes:
         given.pop("generator", None)
-    if not {"shuffle", "weights", "num_samples", "batch_sampler"}.isdisjoint(changes):
-        given.pop("sampler", None)
-    return given | dict(changes)
+    changed = {name for name, value in changes.items() if value is not None}
+    replaced: set[str] = set()
+    if not {"shuffle", "weights", "sampler", "batch_sampler"}.isdisjoint(changed):
+        replaced |= {"shuffle", "weights", "sampler"}
+        if not {"batch_sampler", "batch_size"}.isdisjoint(changed):  # otherwise the size of the batches is unknown
+            replaced.add("batch_sampler")
+    if not {"sampler", "batch_sampler"}.isdisjoint(changed):
+        replaced.add("num_samples")
+    if "batch_sampler" in changed:
+        replaced |= {"batch_size", "drop_last"}
+    return {name: value for name, value in given.items() if name not in replaced} | dict(changes)
 
 
 def _arguments_of(loader: Any) -> dict[str, Any]:

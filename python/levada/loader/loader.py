@@ -149,8 +149,8 @@ class DataLoader(LoaderView[Batch]):
             **feed,
         )
         self.batch_size = samples
-        self.collate_fn = collate_fn if collate_fn is not None or balanced is not None or batch_size is None else collate
         self._user_sampler, self._lists_batches = batch_sampler if is_batched else sampler, is_batched
+        self.collate_fn = collate_fn if collate_fn is not None or balanced is not None or self._yields_items else collate
         self._order: Order | None = None
         if self.dataset is not None:
             self._order = Order(self.dataset, self.seed, shuffle=bool(shuffle), weights=weights, num_samples=num_samples)
@@ -292,7 +292,7 @@ class DataLoader(LoaderView[Batch]):
 
     def _expect_divisible(self, position: int, draws: int) -> None:
         division = self._division(position, draws)
-        if self.balance is None or division.steps == 0 or (self.max_steps is not None and self.max_steps < division.steps):
+        if self.balance is None or self._epochs is None or division.steps == 0 or (self.max_steps is not None and self.max_steps < division.steps):
             return
         last = division.step(division.steps - 1)[1]
         if last < division.ranks:
@@ -346,7 +346,7 @@ class DataLoader(LoaderView[Batch]):
             if self.balance is not None and self._lengths is not None:
                 balanced = StepBalance(self.balance, self.max_tokens, self._lengths)
             making = Making(
-                self.dataset, self._order, self.collate_fn, self.batch_size is None, self._skips, self._has_counts, balanced
+                self.dataset, self._order, self.collate_fn, self._yields_items, self._skips, self._has_counts, balanced
             )
             self._workers = Workers(making, self._worker_options)
         return self._workers

@@ -148,8 +148,9 @@ class Listed(NamedTuple):
         items = np.frombuffer(self.items, np.int64)
         if self.ends is None:
             return [[number] for number in items[first : first + count].tolist()]
-        ends = [0, *np.frombuffer(self.ends, np.int64)[: first + count].tolist()]
-        return [items[ends[at] : ends[at + 1]].tolist() for at in range(first, first + count)]
+        ends = np.frombuffer(self.ends, np.int64)[max(first - 1, 0) : first + count].tolist()
+        begins = ends if first > 0 else [0, *ends]
+        return [items[begin:end].tolist() for begin, end in itertools.pairwise(begins)]
 
 
 def list_sampler(sampler: Any, epoch: int, seed: int, items: int, *, in_batches: bool) -> Listed:

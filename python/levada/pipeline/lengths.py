@@ -42,7 +42,8 @@ class _Lengths:
         if step.operation == "source":
             return len(given["source"])
         lengths = [self.of(before, worker) for before in inputs]
-        if step.operation in _SAME and (given.get("on_error") or self._on_error) == "raise":
+        skips = step.operation == "map" and (given.get("on_error") or self._on_error) == "skip"
+        if step.operation in _SAME and not skips:
             return lengths[0]
         if step.operation == "batch":
             size: int = given["size"]

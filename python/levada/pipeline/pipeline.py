@@ -337,7 +337,8 @@ class Pipeline(Generic[T]):
         self, function: Callable[..., Iterable[U]], *others: Pipeline[Any], name: str | None = None
     ) -> Pipeline[U]:
         """Calls `function` with an iterator over the items and an iterator over the items of each other pipeline.
-        Yields the items of the iterable that it returns. A generator function can express what no other stage does."""
+        Yields the items of the iterable that it returns. A generator function can express what no other stage does.
+        Only the thread that calls it may request items of the iterators; another thread gets Unsupported."""
         check_function("function of transform()", function)
         inputs = self._inputs("transform", others)
         arguments = {"open": Transformer(function), "what": describe(function)}

@@ -55,7 +55,8 @@ void throw_failed(const nb::python_error& raised) {
                                .kind = kind_of(kind),
                                .message = message.utf8,
                                .traceback = traceback.utf8,
-                               .exception = Bytes(bytes.begin(), bytes.end())});
+                               .exception = Bytes(bytes.begin(), bytes.end()),
+                               .ends_program = !raised.matches(PyExc_Exception)});
 }
 
 void bind_failures(nb::module_&) {

@@ -6,11 +6,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/one_caller.h"
 #include "levada/pipeline/cursors.h"
 #include "levada/tree/codec.h"
 #include "python/src/base/callables.h"
@@ -226,13 +229,22 @@ class MadeIterator final : public PythonIterator {
 };
 
 /// A stage before a transform, as passed to Python. Closed when the transform ends, even if this object is still
-/// referenced.
+/// referenced. Only the thread that is in a call of the transform may request items: others would race with the
+/// transform's end and with its cursor.
 class StageIterator {
  public:
-  explicit StageIterator(IteratorPtr iterator) : iterator_(std::move(iterator)) {}
+  /// `transform` tracks the thread that is in a call of the transform.
+  StageIterator(IteratorPtr iterator, std::shared_ptr<const OneCaller> transform)
+      : iterator_(std::move(iterator)), transform_(std::move(transform)) {}
 
   nb::object next() {
-    if (!iterator_) throw InvalidArgument("the epoch of this iterator is over");
+    if (closed_) throw InvalidArgument("the epoch of this iterator is over");
+    if (!transform_->is_mine()) {
+      throw Unsupported(
+          "the function of transform() requests items on another thread, which a stage cannot serve; request "
+          "them on the thread that calls the function, and put prefetch() before or after the transform() to make "
+          "items ahead");
+    }
     auto item = next_item();
     if (!item) throw nb::stop_iteration();
     return object_of(*std::move(item));
@@ -240,7 +252,10 @@ class StageIterator {
   Cursor save() const { return iterator_->save(); }
   void restore(const Cursor& cursor) { iterator_->restore(cursor); }
   /// Must be called without the GIL, which the iterator's threads may need before they end.
-  void close() { iterator_.reset(); }
+  void close() {
+    closed_ = true;
+    iterator_.reset();
+  }
 
  private:
   std::optional<Item> next_item() {
@@ -253,20 +268,37 @@ class StageIterator {
   }
 
   IteratorPtr iterator_;
+  std::shared_ptr<const OneCaller> transform_;
+  std::atomic<bool> closed_ = false;  ///< read on any thread
 };
 
 class TransformIterator final : public PythonIterator {
  public:
   TransformIterator(Shared open, std::vector<IteratorPtr> inputs, OpenContext open_context, bool allow_pickle)
       : PythonIterator(allow_pickle), open_(std::move(open)), open_context_(open_context) {
-    for (auto& input : inputs) inputs_.push_back(std::make_shared<StageIterator>(std::move(input)));
+    for (auto& input : inputs) inputs_.push_back(std::make_shared<StageIterator>(std::move(input), caller_));
+  }
+  std::optional<Item> next() override {
+    const auto inside = enter();
+    return PythonIterator::next();
+  }
+  std::int64_t skip(std::int64_t items) override {
+    const auto inside = enter();
+    return PythonIterator::skip(items);
+  }
+  Cursor save() const override {
+    const auto inside = enter();
+    return PythonIterator::save();
   }
   void restore(const Cursor& cursor) override {
     PythonIterator::restore(cursor);
     if (const auto& cursors = start().inputs; !cursors.empty()) restore_inputs(cursors);
   }
   ~TransformIterator() override {
-    drop();
+    {
+      const auto inside = enter();  // a generator that is closed may request more items
+      drop();
+    }
     for (const auto& input : inputs_) input->close();
   }
 
@@ -287,8 +319,11 @@ class TransformIterator final : public PythonIterator {
     for (const auto& input : inputs_) cursors.push_back(input->save());
     return cursors;
   }
+  /// Lets this thread request items of the inputs. Calls nest, since skip() calls next().
+  OneCaller::Call enter() const { return {*caller_, "this transform", OneCaller::Nested::allowed}; }
 
   Shared open_;
+  std::shared_ptr<OneCaller> caller_ = std::make_shared<OneCaller>();
   std::vector<std::shared_ptr<StageIterator>> inputs_;
   OpenContext open_context_;
 };

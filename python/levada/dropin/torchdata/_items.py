@@ -20,15 +20,19 @@ class Items:
         self._run = run
         self._goes_on = threading.Event()
         self._goes_on.set()
+        self._pauses = 0
         self._is_closed = False
 
     def __iter__(self) -> Iterator[Any]:
         items = iter(self._run)
         while True:
+            pauses = self._pauses  # read first: pause() counts last
+            is_paused = not self._goes_on.is_set()
             try:
                 item = next(items)
             except StopIteration:
-                if self._is_closed or self._goes_on.is_set():
+                # A pause that has ended in the meantime also ends next(), which then returns the item after it.
+                if self._is_closed or not (is_paused or pauses != self._pauses):
                     return
                 self._goes_on.wait()
                 continue
@@ -39,6 +43,7 @@ class Items:
 
     def pause(self) -> None:
         self._goes_on.clear()
+        self._pauses += 1
         self._run.pause()
 
     def resume(self) -> None:

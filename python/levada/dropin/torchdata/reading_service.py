@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import multiprocessing
 import pickle
 import warnings
@@ -133,7 +134,7 @@ class InProcessReadingService(CheckpointableReadingServiceInterface):
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
         restored = self.initialize(datapipe)
         if serialized_state:
-            self._end_datapipe.skip = _levada.unpack_state(serialized_state)
+            self._end_datapipe.skip_items(_levada.unpack_state(serialized_state))
         return restored
 
     def _pause(self, pause_fn: ResetFn | None = None) -> ResetFn | None:
@@ -162,12 +163,21 @@ class _Counter(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
         self.returned = 0
         self.skip = 0
 
+    def skip_items(self, count: Any) -> None:
+        """Makes the next epoch skip `count` items, a number that a state holds."""
+        if type(count) is not int or count < 0:
+            raise InvalidArgument(
+                "this state was saved with other workers or datapipes, whose items may have another order; resume with the same ones, or "
+                "restart the epoch by _restore_checkpoint_beginning_of_epoch()"
+            )
+        self.skip = count
+
     def __iter__(self) -> Iterator[Any]:
-        skip, self.skip, self.returned = self.skip, 0, 0
-        for item in self.datapipe:
+        skip, self.skip = self.skip, 0
+        self.returned = skip
+        for item in itertools.islice(self.datapipe, skip, None):
             self.returned += 1
-            if self.returned > skip:
-                yield item
+            yield item
 
     def __len__(self) -> int:
         return len(self.datapipe)
@@ -230,6 +240,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         self._parts: list[Part] = []
         self._packed_reset_fn: bytes | None = None
         self._end_datapipe: DataPipe = None
+        self._counter: _Counter | None = None  # at the end, if datapipes run in this process
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         if self.num_workers == 0:
@@ -240,6 +251,9 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             self._warn_of_copies(collected)
         workers = Entrance()
         self._end_datapipe = replace(datapipe, collected, workers)
+        if self._end_datapipe is not workers:
+            self._counter = _Counter()
+            self._counter.datapipe, self._end_datapipe = self._end_datapipe, self._counter
         self._run = self._make_run(dispatched, collected)
         self._items = Items(self._run)
         workers.open = self._items.__iter__
@@ -286,6 +300,8 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         epoch = seed_generator.generate_shared_seed() >> 1  # all seeds of an epoch are drawn from its number
         if not self._run.is_restored:
             self._run.set_epoch(epoch)
+        if self._counter is not None:
+            self._counter.returned = self._counter.skip
         set_graph_random_seed(self._end_datapipe, seed_generator)
         self._start(self._run)
         return None
@@ -325,6 +341,9 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
     def checkpoint(self) -> bytes:
         if self._in_process is not None:
             return self._in_process.checkpoint()
+        if self._run is not None and self._counter is not None:
+            # The run counts the items that datapipes of this process have pulled, possibly ahead of the loop.
+            return _levada.pack_state({"items": self._counter.returned, "workers": self.num_workers})
         return _levada.pack_state(None if self._run is None else self._run.state_dict())
 
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
@@ -334,7 +353,10 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             return self._in_process.restore(datapipe, serialized_state)
         restored = self.initialize(datapipe)
         state = _levada.unpack_state(serialized_state) if serialized_state else None
-        if self._run is not None and state is not None:
+        if self._counter is not None and state is not None:
+            is_alike = isinstance(state, dict) and state.get("workers") == self.num_workers
+            self._counter.skip_items(state.get("items") if is_alike else None)
+        elif self._run is not None and state is not None:
             self._run.load_state_dict(state)
         return restored
 
