@@ -322,14 +322,9 @@ class DataLoader(LoaderView[Batch]):
         if not joined.is_reader:
             return Beginning(None, 0)
         workers = self._own_workers()
-
-        def prepare() -> None:
-            await_earlier_passes(workers, joined.job.rank, self.timeout)
-            if not self.persistent_workers:
-                workers.renew()
-
+        prepare = functools.partial(await_earlier_passes, workers, joined.job.rank, self.timeout)
         handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
-        producer, begin = workers.producer, functools.partial(workers.begin, self._plan)
+        producer, begin = workers.producer, functools.partial(workers.begin, self._plan, renews=not self.persistent_workers)
         maker: Maker
         if (balanced := producer.making.balanced) is not None:
             has_workers = self.num_workers > 0
