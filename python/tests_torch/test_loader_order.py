@@ -242,3 +242,32 @@ if __name__ == "__main__":
     for mine in told:
         assert [each["got"] for each in mine] == [list(range(20))] * 2
         assert all("the loader ended at item 5, for which its sampler lists samples" in each["text"] for each in mine)
+
+
+def test_random_numbers_are_in_step_on_all_ranks_after_a_start_that_failed(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        DATA
+        + """
+if __name__ == "__main__":
+    def plain(): return DataLoader(torch.arange(24), batch_size=2, shuffle=True)
+    def persistent(): return DataLoader(torch.arange(24), batch_size=2, shuffle=True, num_workers=1, persistent_workers=True)
+    for make in plain, persistent:
+        drawn = []
+        for fails in 0, 1:
+            seed(5)
+            feed = levada.Feed(make(), levada.Mesh(tp=2))
+            if fails:
+                feed.max_steps = 3 + rank
+                try: iter(feed)
+                except levada.InvalidArgument as error: assert "number of steps" in str(error), error
+                feed.max_steps = None
+            list(feed), list(feed)
+            drawn.append(torch.rand(()).item())
+        tell(drawn=drawn)
+""",
+    )
+    assert told[0] == told[1]
+    for each in told[0]:
+        assert len(set(each["drawn"])) == 1, each

@@ -51,6 +51,20 @@ def is_own_iterator(source: Any, iterator: Any) -> bool:
     return iterator is source and not hasattr(source, "load_state_dict")
 
 
+def continues(source: Any) -> bool:
+    """Returns whether `source` is an iterator without states that iter() certainly does not restart: a generator or another
+    built-in one, or one whose class has an __iter__() that only returns `self`."""
+    kind = type(source)
+    if not hasattr(kind, "__next__") or hasattr(source, "state_dict") or hasattr(source, "load_state_dict"):
+        return False
+    own = getattr(kind.__iter__, "__code__", None)
+    return kind.__module__ in ("builtins", "itertools") if own is None else own.co_code == _returned.__code__.co_code
+
+
+def _returned(self: Any) -> Any:
+    return self
+
+
 class Ended:
     """Records whether a pass of one feed, or an epoch of one pipeline, has read its source, an iterator, to the end."""
 

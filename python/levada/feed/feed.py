@@ -11,7 +11,7 @@ from levada._levada import CorpusSource, Layout, Mesh, Pass, Replicate, Shard, S
 from levada.base.checks import check_choice, check_seconds, epoch_number
 from levada.base.epochs import parts_of, set_epoch
 from levada.base.errors import Error, InvalidArgument, InvalidType
-from levada.base.iterators import Ended
+from levada.base.iterators import Ended, continues
 from levada.base.keywords import explain_unknown
 from levada.base.tables import expect_samples
 from levada.base.threads import OneCaller
@@ -33,7 +33,7 @@ from levada.feed.history import write_feed_history
 from levada.feed.loaders import check_whole, with_article
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed, begin_corpus, begin_iterable, why_empty
-from levada.feed.read_ahead import ReadAhead
+from levada.feed.read_ahead import ReadAhead, Taken
 from levada.feed.sources import ends_short
 from levada.feed.states import FeedState, read_state
 from levada.feed.torch_loaders import default_iterate
@@ -64,10 +64,10 @@ class _Last(NamedTuple):
     """The latest pass."""
 
     core: Pass
+    number: int
     began: FeedState  # the state before the first step
+    at: FeedState  # the same, without items that earlier passes took of the iterator
     begin: Beginning
-    first_item: int
-    """Index of the first item of the pass."""
 
 
 class Feed(PassView, Generic[Batch]):
@@ -301,14 +301,15 @@ class Feed(PassView, Generic[Batch]):
             if self._last is not None:
                 self._last.begin.stop()  # a thread that left a loop may not have stopped it yet
             joined = self._join()
-            if self._is_corpus and not self._is_epoch_set and self._has_reached_end():
-                self._next = self._next._replace(epoch=self._next.epoch + self.source.epochs)
-            at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
+            first = self._next  # it only changes once the pass has begun
+            if self._is_corpus and not self._is_epoch_set and self._cause in ("exhausted", "steps"):
+                first = first._replace(epoch=first.epoch + self.source.epochs)
+            at = first._replace(samples=first.samples + self.skip * self._counted_a_step)
             run = self.source if isinstance(self.source, Run) else None  # it counts its epochs itself
             if run is not None and not at.cursor:
                 at = at._replace(epoch=run.next_epoch)
             try:
-                begin = self._begin(joined)
+                begin = self._begin(joined, first)
                 begin.first_sample += self.skip * self._samples_per_step
                 began = self._began(at, begin)
                 self._passes += 1
@@ -322,21 +323,18 @@ class Feed(PassView, Generic[Batch]):
                 run.set_epoch(at.epoch + 1)
             # The reference is weak: leaving a loop must drop its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
-            self._last = _Last(started.core, began, begin, begin.first_sample // self._samples_per_item)
+            self._last = _Last(started.core, self._passes, self._continued(began), began, begin)
             self._next, self.skip = FeedState(at.source, b"", 0, at.epoch), 0
             self._is_epoch_set = False
             return started
 
-    def _has_reached_end(self) -> bool:
-        core = self._core
-        return core is not None and (core.end or {}).get("cause") in ("exhausted", "steps")
-
-    def _num_taken(self) -> int | None:
-        """Returns the index of the item after the last one that the last pass took, or None if there is none."""
+    def _items_taken(self) -> Taken | None:
+        """Returns the items that the last pass took, or None if it has left none."""
         last = self._last
-        if last is None or (last.core.end or {}).get("cause") == "exhausted":
+        if last is None or self._cause == "exhausted":
             return None
-        return last.first_item + last.core.whole_steps * self._items_a_step
+        first = last.begin.first_sample // self._samples_per_item
+        return Taken(last.number, first + last.core.whole_steps * self._items_a_step)
 
     def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str, empty: str) -> FeedPass:
         return FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device, empty=empty)
@@ -451,18 +449,14 @@ class Feed(PassView, Generic[Batch]):
         For a Corpus, the state is valid on any mesh. For an iterable that has a state_dict(), each rank returns the
         state of its reader's iterable. A slow state_dict() is called only from time to time, and a resumed run reads
         the items since then again. For any other iterable the position is a number of items: a resumed run iterates
-        from the start and drops them, so the iterable must yield the same items again. Raises Unsupported if a loader's
-        state cannot be saved."""
+        from the start and drops them, so the iterable must yield the same items again. A generator's items are counted over
+        all passes. Raises Unsupported if a loader's state cannot be saved."""
         last = self._last
-        if last is None:
-            return self._next.encode()
-        steps, cursor, item, digest = last.core.position()
-        if steps == 0:
-            return last.began.encode()
-        began = last.began._replace(step=self._counted_a_step, item=item, digest=digest)
-        if cursor:
-            return began._replace(cursor=cursor, samples=0).encode()
-        return began._replace(samples=began.samples + steps * began.step).encode()
+        return self._next.encode() if last is None else self._reached(last).encode()
+
+    def _reached(self, last: _Last) -> FeedState:
+        position = last.core.position()
+        return last.began if position[0] == 0 else last.at.after(*position, step=self._counted_a_step, items=self._items_a_step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next pass resume where state_dict() was called, in that epoch. Raises InvalidArgument, naming the
@@ -478,6 +472,13 @@ class Feed(PassView, Generic[Batch]):
             self._is_epoch_set = True
             self._ahead.clear()
 
+    def _continued(self, at: FeedState) -> FeedState:
+        """Returns the state before the first step of a pass: if it continues this rank's iterator, after the previous pass."""
+        if self._last is None or self._items_taken() is None or not continues(self.source):
+            return at
+        reached = self._reached(self._last)
+        return reached._replace(samples=reached.samples + at.samples, epoch=at.epoch)
+
     def _began(self, at: FeedState, begin: Beginning) -> FeedState:
         """Returns the state of a pass before its first step. It identifies a corpus's data, as later states do."""
         if isinstance(begin.source, CorpusSource):
@@ -486,11 +487,10 @@ class Feed(PassView, Generic[Batch]):
                 return at._replace(cursor=begin.source.cursor(begin.first_sample), samples=0)
         return at._replace(cursor=at.cursor or begin.cursor)
 
-    def _begin(self, joined: JoinedFeed) -> Beginning:
-        """Returns the beginning of the next pass: its source, at the cursor to resume from."""
-        at = self._next
+    def _begin(self, joined: JoinedFeed, at: FeedState) -> Beginning:
+        """Returns the beginning of a pass at `at`: its source, at the cursor to resume from."""
         if not isinstance(self.source, Corpus):
-            return begin_iterable(joined, self.source, at, self._num_taken())
+            return begin_iterable(joined, self.source, at, self._items_taken())
         is_first = not self._has_opened_corpus
         begin = begin_corpus(joined, self.source, at.epoch, at.cursor, self._resumed, is_first=is_first)
         begin.first_sample += at.samples

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from levada import _levada
 from levada._levada import Handoff
 from levada.base.exception_texts import report_of, summary_of, text_of
-from levada.base.iterators import Ended, Exhausted, is_own_iterator, iterate
+from levada.base.iterators import Ended, Exhausted, continues, is_own_iterator, iterate
 from levada.batch.balance import RefusedSample, Samples
 from levada.feed.marks import is_same_item, is_same_row, mark_of_rows
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.rows import Forms, InvalidItem, lists_as_rows, without_rows
+from levada.feed.states import state_of_iterator
 from levada.feed.torch_loaders import Order, with_order
 
 _FRAMES = 4  # as many as fit on a line of the board
@@ -164,6 +165,8 @@ class Opened(NamedTuple):
     """Records the samples that items are made of, and skips the first items."""
     mark: Callable[[], int | None] = lambda: None
     """Returns the mark of the latest item, or None if the mark must be computed from the item's content."""
+    num_before: int = 0
+    """Number of items that earlier passes have taken of the iterator, if the feed counts its items."""
 
 
 class CannotOpen(Exception):
@@ -201,7 +204,7 @@ class Maker:
         open_source, self._open_source = self._open_source, None
         assert open_source is not None
         try:
-            self._iterator, self._state, self._noted, self._order, self._mark = open_source()
+            self._iterator, self._state, self._noted, self._order, self._mark, self._num_before = open_source()
         except _REFUSED as refused:
             self._handoff.fail(text_of(refused), is_argument=True)
             return False
@@ -267,7 +270,7 @@ class Maker:
                 self._note_end()
             # At the end of its data, a loader may return the state of its beginning.
             self._digest_of_step = self._content_digest()
-            self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None, self._digest_of_step)
+            self._handoff.report_sizes(sizes, self._next_state(is_whole=len(sizes) == taken), self._digest_of_step)
             return True
         else:
             try:
@@ -277,7 +280,7 @@ class Maker:
                 self._handoff.end(skipped)
                 return self._tail != "drop"
             try:
-                self._prepare(item, self._state(), self._mark())
+                self._prepare(item, self._next_state(), self._mark())
             except Exception:
                 if self._ahead is not None:
                     self._ahead.drop_last()
@@ -285,6 +288,13 @@ class Maker:
             del item  # memory to which only the batch refers is sent without a copy
         self._handoff.give()
         return True
+
+    def _next_state(self, *, is_whole: bool = True) -> State | None:
+        """`is_whole`: whether the data has not ended within a step."""
+        before, self._num_before = self._num_before, 0
+        if before > 0:
+            return state_of_iterator(before), "", 0
+        return self._state() if is_whole else None
 
     def _prepare(self, item: Any, state: State | None, mark: int | None = None) -> None:
         cut = self._cut(item)
@@ -398,7 +408,8 @@ def _open_iterable(source: Any, state: Any, making: Making) -> Opened:
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
     if ordered is None:
-        return Opened(iterator, paced, noted)
+        is_counted = making.ahead is not None and state_dict is None and (noted is None or continues(noted))
+        return Opened(iterator, paced, noted, num_before=making.ahead.num_before if making.ahead and is_counted else 0)
     return Opened(iterator, paced, noted, order, order.next_mark)
 
 

@@ -9,6 +9,7 @@ it resumes.
 from __future__ import annotations
 
 import hashlib
+import operator
 from typing import Any
 
 from levada import _levada
@@ -21,10 +22,21 @@ _LIST_BITS, _LAST_BITS = 30, 31
 def mark_of_samples(samples: Any) -> int:
     """Returns the mark of an item that a loader makes from these samples: a list of indexes, or one index for a whole
     item."""
-    plain = samples.tolist() if hasattr(samples, "tolist") else samples
+    plain = _plain(samples)
     is_batch = isinstance(plain, (list, tuple)) and len(plain) > 0
     last = max(_hash(plain[-1], _LAST_BITS), 1) if is_batch else 0
     return (_hash(plain, _LIST_BITS) << _LAST_BITS | last) << 1 | 1
+
+
+def _plain(samples: Any) -> Any:
+    """Returns the samples with Python's integers, because the repr() of numpy's differs between versions."""
+    samples = samples.tolist() if hasattr(samples, "tolist") else samples
+    if type(samples) in (list, tuple):
+        return type(samples)(map(_plain, samples))
+    try:
+        return operator.index(samples)
+    except TypeError:
+        return samples
 
 
 def mark_of_rows(item: Any, cut: Any, *, allow_pickle: bool) -> int:

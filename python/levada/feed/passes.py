@@ -21,6 +21,7 @@ from levada.feed.arguments import FeedArguments
 from levada.feed.losses import LossWatch
 from levada.feed.makers import Counted, Making, maker_of
 from levada.feed.peers import PeerDigests
+from levada.feed.read_ahead import Taken
 from levada.feed.readers import BackgroundReader, InlineReader, Reader, await_earlier_passes
 from levada.feed.rows import num_rows
 from levada.feed.states import MAX_SAMPLES, FeedState
@@ -59,11 +60,22 @@ class JoinedFeed(NamedTuple):
 class Beginning:
     """The start of a pass: on reading ranks, its source and, for an iterable, the Reader that makes its items."""
 
-    def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None, *, cursor: bytes = b"") -> None:
+    def __init__(
+        self,
+        source: Source | None,
+        first_sample: int,
+        reader: Reader | None = None,
+        *,
+        cursor: bytes = b"",
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        """`prepare`: called by open() before the iterable is opened. It makes the changes that only a pass that has begun
+        on all ranks may leave behind."""
         self.source = source
         self.first_sample = first_sample
         self.cursor = cursor
         self._reader = reader
+        self._prepare = prepare
         self.make = None if reader is None else reader.make
         self.where = None if reader is None else reader.where
 
@@ -72,7 +84,11 @@ class Beginning:
             self._reader.watch(post_place)
 
     def open(self) -> None:
-        """Opens an iterable on a reading rank. A failure is reported to all ranks; KeyboardInterrupt is raised here, too."""
+        """Opens an iterable on a reading rank, and does what other ranks must do then. Called once all ranks have begun the
+        pass. A failure of the iterable is reported to all ranks; KeyboardInterrupt is raised here, too."""
+        prepare, self._prepare = self._prepare, None
+        if prepare is not None:
+            prepare()
         if self._reader is not None:
             self._reader.open()
 
@@ -88,7 +104,7 @@ class Beginning:
             source.stop()
         if reader is not None:
             reader.stop()
-        self.source = self._reader = self.make = self.where = None
+        self.source = self._reader = self._prepare = self.make = self.where = None
 
 
 _UNTIL_OPENED = 1e8
@@ -154,22 +170,16 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
-def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | None) -> Beginning:
-    """Returns the beginning of a pass over an iterable, at the state `at` of an earlier run. `taken`: index of the item
-    after the last one that the previous pass took; None if that pass left none."""
+def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: Taken | None) -> Beginning:
+    """Returns the beginning of a pass over an iterable, at the state `at` of an earlier run. `taken`: the items that the
+    previous pass took; None if that pass left none."""
     feed, job = joined
     items, position, state = _read_items(feed, at)
     first = items * feed._samples_per_item
     if isinstance(source, Run) and feed.readers != "one" and len(set(job.host_of)) > 1:
         source.agree_on_seed(job)
     if not joined.is_reader:
-        draw_as_reader(source, is_first=feed._passes == 0)
-        return Beginning(None, first)
-    await_earlier_passes(source, job.rank, feed.timeout)
-    if taken is None:
-        feed._ahead.clear()
-    else:
-        feed._ahead.end(taken)
+        return Beginning(None, first, prepare=functools.partial(draw_as_reader, source))
     name = type(source).__name__
     handoff = Handoff(feed._samples_per_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
     may_lack = (at.step - 1) // feed._samples_per_item if feed.tail != "drop" else 0
@@ -179,7 +189,19 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
             counted = counted._replace(item=at.item, mark=at.digest)
         elif (at.item + 1) * at.step == first:  # items of another size, the last of which ends with the same row
             counted = counted._replace(item=items - 1, mark=at.digest, of_row=True)
-    return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))
+    prepare = functools.partial(_prepare_reading, joined, source, taken)
+    return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted), prepare=prepare)
+
+
+def _prepare_reading(joined: JoinedFeed, source: Any, taken: Taken | None) -> None:
+    feed, job = joined
+    await_earlier_passes(source, job.rank, feed.timeout)
+    if taken is None:
+        feed._ahead.clear()
+    else:
+        feed._ahead.end(taken)
+    rounds = (feed.prefetch or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
+    feed._ahead.begin(rounds * feed._items_a_step, allow_pickle=feed.allow_pickle)
 
 
 def _read_items(feed: FeedArguments, at: FeedState) -> tuple[int, int, Any]:
@@ -233,8 +255,6 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
         feed._counts_rows,
         feed.tail if feed.divide == "deal" and samples is None else "drop",
     )
-    rounds = (feed.prefetch or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
-    feed._ahead.begin(rounds * feed._items_a_step, allow_pickle=feed.allow_pickle)
     maker = maker_of(source, state, making)
     return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
 
@@ -293,17 +313,19 @@ class FeedPass:
         before = handled()
         try:
             self.core = self._start(joined, name)
-            end_sending = (lambda: None) if sender is None else sender.begin(joined.job)
-            begin.watch(self.core.post_place)
-            losses = LossWatch(self.core, joined.feed.on_peer_lost) if joined.job.size > 1 else None
         except BaseException:
             self._begin.stop()
             raise
-        self._running = _Running(self.core, begin, losses, end_sending, before)
+        self._running = _Running(self.core, begin, before)
         try:
+            if sender is not None:
+                self._running = self._running._replace(end_sending=sender.begin(joined.job))
+            begin.watch(self.core.post_place)
+            if joined.job.size > 1:
+                self._running = self._running._replace(losses=LossWatch(self.core, joined.feed.on_peer_lost))
             begin.open()
         except BaseException as error:
-            _leave(self._running, error)
+            _leave_dropped(self._running, error)
             raise
         self._dropped = WhenDropped(functools.partial(_leave_dropped, self._running))
         close_at_exit(self)
@@ -434,29 +456,30 @@ class _Running(NamedTuple):
 
     core: Pass
     begin: Beginning
-    losses: LossWatch | None
-    end_sending: Callable[[], None]
     before: BaseException | None
     """An exception that was being handled before the pass, and so is not the reason for leaving it."""
+    losses: LossWatch | None = None
+    end_sending: Callable[[], None] = lambda: None
 
 
 def _leave(running: _Running, error: BaseException | None) -> None:
-    """Leaves the feed because of `error`."""
+    """Leaves the feed because of `error`. Takes every step even if an earlier one raises, for example a copy to a device
+    that has failed: the other ranks wait for this rank to leave."""
     core, losses = running.core, running.losses
     error = None if error is running.before else error
-    if losses is not None and core.end is None:
-        losses.explain(error)
-    if error is not None:
-        note_left(error, core.whole_steps)
-    try:
-        running.end_sending()
-        core.close(failure_text(error))
-    finally:
+    with contextlib.ExitStack() as leaving:  # the last callback is called first
+        leaving.callback(running.begin.stop)
         if losses is not None:
-            losses.stop()
-        running.begin.stop()
+            leaving.callback(losses.stop)
+        leaving.callback(core.close, failure_text(error))
+        leaving.callback(running.end_sending)
+        if losses is not None and core.end is None:
+            losses.explain(error)
+        if error is not None:
+            note_left(error, core.whole_steps)
 
 
 def _leave_dropped(running: _Running, error: BaseException | None) -> None:
+    """Leaves the feed because of `error`, or else of the exception in flight."""
     with contextlib.suppress(Error):  # the job has ended for another reason, which the next call raises
         _leave(running, error or handled())

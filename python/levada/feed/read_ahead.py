@@ -20,6 +20,15 @@ class _Kept(NamedTuple):
     """None if the item cannot be sent. Sending it raises the error."""
 
 
+class Taken(NamedTuple):
+    """The items that a pass took."""
+
+    number: int
+    """Number of the pass."""
+    end: int
+    """Index of the item after the last one."""
+
+
 class ReadAhead:
     """Keeps the last items of a pass over a one-time iterator until it is known how many were taken. The next pass
     begins with the others."""
@@ -31,6 +40,9 @@ class ReadAhead:
         self._read = 0  # items read so far in this pass
         self._opened: weakref.ref[Any] | None = None  # the generator of the previous pass
         self._num_unused = 0  # items of that generator that were read but not taken
+        self._ended = 0  # number of the last pass that has ended
+        self.num_before = 0
+        """Items that earlier passes have taken, unless iter() has restarted the source since."""
         self._keeps = False
         self._most = 0
         self._allow_pickle = False
@@ -56,11 +68,15 @@ class ReadAhead:
         if self._kept:
             self._kept.pop()
 
-    def end(self, taken: int) -> None:
-        """Ends a pass that took the items before index `taken`."""
-        self._due += max(taken - self._read, 0)
-        self._num_unused += max(self._read - taken, 0)
-        self._left = [kept for kept in self._kept if kept.number >= taken] + self._left
+    def end(self, taken: Taken) -> None:
+        """Ends a pass, unless that has been done: a later pass that cannot begin is begun again."""
+        if taken.number == self._ended:
+            return
+        self._ended = taken.number
+        self._due += max(taken.end - self._read, 0)
+        self._num_unused += max(self._read - taken.end, 0)
+        self.num_before += taken.end
+        self._left = [kept for kept in self._kept if kept.number >= taken.end] + self._left
         self._kept.clear()
 
     def clear(self) -> None:
@@ -68,13 +84,13 @@ class ReadAhead:
         self._kept.clear()
         self._left.clear()
         self._due = 0
-        self._num_unused = 0
+        self._num_unused = self.num_before = 0
 
     def expect_restarted(self, iterator: Iterator[Any], source: Any) -> None:
         """Raises InvalidItem if iter(source) has returned the generator of the previous pass again, so that items that
         had been read ahead would be missing."""
         if self._opened is None or self._opened() is not iterator:
-            self._num_unused = 0
+            self._num_unused = self.num_before = 0
         if self._num_unused > 0:
             raise InvalidItem(
                 f"iter() of this {type(source).__name__} continues where the last pass was left, but {self._num_unused} of its "

@@ -96,9 +96,10 @@ class BackgroundReader:
 
     def __init__(self, maker: Maker, source: Any) -> None:
         """`source`: an object that no other pass may iterate before the thread has ended, or None."""
-        self.where: Callable[[], str] = maker.where
+        self.where: Callable[[], str] = lambda: _place(source, maker)
         self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._source = source
+        self._where = maker.where
         self._maker: Maker | None = maker
         self._thread: threading.Thread | None = None
 
@@ -114,9 +115,15 @@ class BackgroundReader:
         self._maker = None
         if self._thread is None:
             return
-        abandon(self._thread, self._source, self.where)  # stays abandoned if the lines below are interrupted
+        abandon(self._thread, self._source, self._where)  # stays abandoned if the lines below are interrupted
         if join_thread(self._thread, _GRACE):
             release(self._thread)
+
+
+def _place(source: Any, maker: Maker) -> str:
+    """Returns the functions that the maker is running, or those of the earlier pass that it waits for."""
+    earlier = next((each for each in abandoned() if source is not None and each.source is source), None)
+    return maker.where() if earlier is None else earlier.where()
 
 
 def _make_all(makers: list[Maker]) -> None:

@@ -7,12 +7,16 @@ import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from levada import _levada
 from levada.base.errors import InvalidArgument
 
 MAX_SAMPLES = 1 << 50
 """Exceeds the samples of any run, and is small enough that sums of positions fit into 64 bits."""
 
 _END_OF_EPOCHS = 1 << 62
+_BEFORE = "levada: items that earlier passes have taken of this iterator"
+_MAX_CURSOR = 512
+"""Exceeds the size of a cursor with the state that state_of_iterator() returns."""
 
 
 class FeedState(NamedTuple):
@@ -32,6 +36,15 @@ class FeedState(NamedTuple):
     digest: int = 0
     """Digest that identifies that item."""
 
+    def after(self, steps: int, cursor: bytes, item: int, digest: int, *, step: int, items: int) -> FeedState:
+        """Returns the state after some steps of a pass that began at this state. `cursor`, `item` and `digest`: as
+        Pass.position() returns them. `step`, `items`: number of samples and of items of an iterable that a step takes."""
+        at = self._replace(step=step, item=item, digest=digest)
+        before = _items_before(cursor)
+        if cursor and before == 0:
+            return at._replace(cursor=cursor, samples=0)
+        return at._replace(samples=at.samples + before * (step // items) + steps * step, item=item + before)
+
     def encode(self) -> dict[str, Any]:
         # torch.load() loads only weights by default and rejects a pickle of empty bytes, so an empty cursor is None.
         return {**self._asdict(), "cursor": self.cursor or None, "checksum": self._checksum()}
@@ -45,6 +58,20 @@ class FeedState(NamedTuple):
         digest = hashlib.blake2b(" ".join(map(str, (*self._replace(cursor=b"-"), ""))).encode(), digest_size=8)
         digest.update(self.cursor)
         return digest.hexdigest()
+
+
+def state_of_iterator(num_before: int) -> bytes:
+    """Returns the packed state that a reader sends instead of a loader's, because only readers know that a pass continues
+    an iterator of which earlier passes have taken `num_before` items."""
+    return _levada.pack_state({_BEFORE: num_before})
+
+
+def _items_before(cursor: bytes) -> int:
+    """Returns the `num_before` of state_of_iterator() if that is the state in a cursor, otherwise 0."""
+    if len(cursor) > _MAX_CURSOR or _BEFORE.encode() not in cursor:
+        return 0
+    state = _levada.read_cursor(cursor, allow_pickle=False)[2]
+    return state[_BEFORE] if isinstance(state, dict) and list(state) == [_BEFORE] else 0
 
 
 def read_state(state: Any, source: str) -> FeedState:

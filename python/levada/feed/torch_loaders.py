@@ -100,14 +100,19 @@ def with_order(source: Any, order: Order) -> Any:
     return made
 
 
-def draw_as_reader(source: Any, *, is_first: bool) -> None:
+_drawn: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The loaders for which draw_as_reader() has drawn."""
+
+
+def draw_as_reader(source: Any) -> None:
     """Makes the same random draws as iter() of a DataLoader on the reading rank, so that the generators of all ranks
     stay in step: the seed of the workers, and the sampler's draws for the first items."""
     if not is_loader(source):
         return
     torch = sys.modules["torch"]
-    if is_first or not source.persistent_workers:
+    if source not in _drawn or not source.persistent_workers:
         torch.empty((), dtype=torch.int64).random_(generator=source.generator)
+    _drawn.add(source)
     ahead = source.num_workers * (source.prefetch_factor or 0)
     if source._dataset_kind == sys.modules["torch.utils.data.dataloader"]._DatasetKind.Map:
         deque(itertools.islice(iter(source._index_sampler), max(ahead, 1)), maxlen=0)

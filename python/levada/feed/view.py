@@ -29,6 +29,12 @@ class PassView(FeedArguments):
         raise NotImplementedError
 
     @property
+    def _cause(self) -> str | None:
+        """The cause of the latest pass's end; None if there is none."""
+        core = self._core
+        return None if core is None else (core.end or {}).get("cause")
+
+    @property
     def step(self) -> int:
         """Number of steps taken so far in this pass. A step with micro-batches counts once its first one is taken."""
         core = self._core

@@ -310,7 +310,7 @@ class DataLoader(LoaderView[Batch]):
 
     # A pass
 
-    def _begin(self, joined: JoinedFeed) -> Beginning:
+    def _begin(self, joined: JoinedFeed, _: object) -> Beginning:
         common = agreed(joined.job, self._offer(reads=joined.is_reader), self.timeout)
         if self._loaded is not None:
             self._loaded.expect_same(common.identity)
@@ -319,17 +319,12 @@ class DataLoader(LoaderView[Batch]):
         self._known_identity, self._known_digest = common.identity, common.digest
         self._plan = Plan(epoch, self._division(position, draws), coordinates, self._list(epoch) if joined.is_reader else None)
         self._draws = draws
-        self._is_set, self._is_named, self._left, self._loaded, self._unread = False, False, None, None, None
-        self._pass_counts = self._pass_counts._replace(skipped=0)
-        self._epoch, self._at = epoch, position
         if not joined.is_reader:
             return Beginning(None, 0)
         workers = self._own_workers()
-        await_earlier_passes(workers, joined.job.rank, self.timeout)
-        if not self.persistent_workers:
-            workers.renew()
+        prepare = functools.partial(await_earlier_passes, workers, joined.job.rank, self.timeout)
         handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
-        producer, begin = workers.producer, functools.partial(workers.begin, self._plan)
+        producer, begin = workers.producer, functools.partial(workers.begin, self._plan, renews=not self.persistent_workers)
         maker: Maker
         if (balanced := producer.making.balanced) is not None:
             has_workers = self.num_workers > 0
@@ -337,7 +332,7 @@ class DataLoader(LoaderView[Batch]):
         else:
             maker = NumberedMaker(begin, handoff, self.allow_pickle, joined.ranks_per_reader)
         reader: Reader = BackgroundReader(maker, workers) if self.num_workers else InlineReader(maker)
-        return Beginning(handoff, 0, reader)
+        return Beginning(handoff, 0, reader, prepare=prepare)
 
     def _own_workers(self) -> Workers:
         if self._workers is None:
@@ -370,6 +365,8 @@ class DataLoader(LoaderView[Batch]):
             failed=lambda: None if workers is None else workers.failed,
             finish=pinned if self._pins else lambda batch: batch,
         )
+        self._is_set, self._is_named, self._left, self._loaded, self._unread = False, False, None, None, None
+        self._epoch, self._at = plan.epoch, plan.division.begin
         self._passing, self._pass_counts = (plan, draws, started.core), PassCounts()
         return started
 

@@ -113,8 +113,11 @@ class Workers:
                 "worker_init_fn, or use num_workers=0"
             ) from error
 
-    def begin(self, plan: Plan) -> Iterator[Any]:
-        """Begins a pass and returns its batches, which must be iterated by one thread."""
+    def begin(self, plan: Plan, *, renews: bool) -> Iterator[Any]:
+        """Begins a pass and returns its batches, which must be iterated by one thread. With `renews`, ends processes that
+        have begun a pass, so that new ones get the data set as it now is."""
+        if renews and self._passes > 0:
+            self.close()
         self.failed = None
         if self.run is None or self._file is None:
             self.producer.begin(plan)
@@ -125,11 +128,6 @@ class Workers:
         self._passes += 1
         self.run.set_epoch(self._passes)
         return self._counted(self._reported(self.run, iter(self.run)))
-
-    def renew(self) -> None:
-        """Ends processes that have begun a pass, so that the next pass sends the data set as it then is."""
-        if self._passes > 0:
-            self.close()
 
     def close(self) -> None:
         if self.run is not None:
