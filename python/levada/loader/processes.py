@@ -17,7 +17,7 @@ from levada._levada import Handoff
 from levada.base.console import write_line
 from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
 from levada.base.exception_texts import text_of
-from levada.base.exits import without_interrupts
+from levada.base.exits import starting
 from levada.feed.makers import CannotOpen, Maker, Making, Opened, ReportedError
 from levada.loader.balanced import StepBalance
 from levada.loader.items import Plan, Producer, Sample, WorkerStart
@@ -275,5 +275,5 @@ def start_fork_server() -> None:
     if getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:
         context.set_forkserver_preload(["__main__", "levada", *(["torch"] if "torch" in sys.modules else [])])
     # If the server cannot start, starting a worker reports the reason.
-    with contextlib.suppress(OSError), one_thread_each(1), without_interrupts():
+    with contextlib.suppress(OSError), one_thread_each(1), starting():
         server.ensure_running()

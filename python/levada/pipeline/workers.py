@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import time
 import types
 import warnings
@@ -26,7 +27,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Membership, OpenContext
 from levada.base.errors import InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
-from levada.base.exits import begin, die_if_ending, exit_text, kill, start
+from levada.base.exits import begin, die_if_ending, exit_text, has_main_file, kill, start
 from levada.pipeline import failures
 from levada.pipeline.options import Options
 from levada.pipeline.steps import build
@@ -109,10 +110,10 @@ class WorkerGroup:
                 start(process)
         except OSError as error:
             here.close()
-            raise Unsupported(
-                f"{task.title} cannot be started: {error.strerror}; use fewer workers, or raise the limits on processes "
-                "(ulimit -u), file descriptors (ulimit -n) and memory"
-            ) from error
+            remedy = "use fewer workers, or raise the limits on processes (ulimit -u), file descriptors (ulimit -n) and memory"
+            if "path too long" in str(error):  # that of multiprocessing's socket
+                remedy = f"set TMPDIR to a shorter path than {tempfile.gettempdir()}"
+            raise Unsupported(f"{task.title} cannot be started: {error.strerror or error}; {remedy}") from error
         except BaseException:
             here.close()
             raise
@@ -320,7 +321,7 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     main = sys.modules.get("__main__")
-    by_name = main is not None and hasattr(main, "__file__")  # the other process imports the module from its file
+    by_name = has_main_file()  # the other process imports the module
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, unused-ignore]
         def reducer_override(self, given: Any) -> Any:
