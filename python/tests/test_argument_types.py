@@ -74,6 +74,16 @@ def test_a_sampler_is_no_flag() -> None:
         levada.Pipeline([1]).batch(2, drop_last="no")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("name", "value"), [("dataset", [2]), ("seed", 5), ("num_workers", 1), ("sampler", [0])])
+def test_an_attribute_that_a_made_loader_would_ignore_cannot_be_set(name: str, value: Any) -> None:
+    loader = levada.DataLoader([1], 1, True)
+    with pytest.raises(AttributeError, match=f"'{name}' of 'DataLoader'"):
+        setattr(loader, name, value)
+    loader.batch_size, loader.drop_last = 2, True
+    with pytest.raises(levada.InvalidArgument, match="one step takes 2 draws"):
+        list(loader)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -116,13 +116,13 @@ class DataLoader(LoaderView[Batch]):
         readers: str | None = None,
         **feed: Any,
     ) -> None:
-        self.dataset = None if dataset is None else arguments.dataset_of(dataset)
+        self._dataset = None if dataset is None else arguments.dataset_of(dataset)
         samples = count_or_none("batch_size", batch_size, smallest=1)
-        self.num_workers = count("num_workers", num_workers)
+        self._num_workers = count("num_workers", num_workers)
         self.drop_last, self.pad_last = flag("drop_last", drop_last), flag("pad_last", pad_last)
         self.persistent_workers = flag("persistent_workers", persistent_workers)
         shuffle = flag("shuffle", shuffle)
-        self.seed = arguments.seed_of(seed, generator)
+        self._seed = arguments.seed_of(seed, generator)
         self._epochs = count_or_none("epochs", epochs, smallest=1)
         num_samples = count_or_none("num_samples", num_samples, smallest=1)
         arguments.check_order(
