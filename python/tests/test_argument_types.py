@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -99,7 +99,20 @@ def test_a_source_without_batches_is_refused_when_the_feed_is_made(source: Any, 
         levada.Feed(source)
 
 
-@pytest.mark.parametrize("source", [{"x": 1}.values(), [{"x": 1}], np.ones((1, 2)), iter("a"), None])
+class Rows(Mapping[str, int]):
+    """A mapping that yields its rows, as a TensorDict does."""
+
+    def __getitem__(self, key: str) -> int:
+        return 1
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([{"x": 1}])
+
+
+@pytest.mark.parametrize("source", [{"x": 1}.values(), [{"x": 1}], np.ones((1, 2)), iter("a"), Rows(), None])
 def test_a_source_is_any_iterable_or_none(source: Any) -> None:
     levada.Feed(source)
 

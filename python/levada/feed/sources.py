@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sized
+from collections import UserDict
+from collections.abc import Sized
 from typing import Any
 
 from levada.base.errors import InvalidArgument, InvalidType
@@ -19,7 +20,7 @@ def check_source(source: Any) -> None:
     name = with_article(type(source).__name__)
     if isinstance(source, (str, bytes, os.PathLike)):
         raise InvalidArgument(f"source is {source!r:.60}, {name}; pass a loader, or use levada.Corpus for files of text")
-    if isinstance(source, Mapping):
+    if isinstance(source, (dict, UserDict)):  # other mappings, such as a TensorDict, may yield their rows
         raise InvalidArgument(f"source is {name}, whose items are its keys; pass a list of batches, or another iterable of them")
     if source is None or isinstance(source, Corpus) or hasattr(type(source), "__iter__") or hasattr(type(source), "__getitem__"):
         return
