@@ -24,9 +24,26 @@ for context in ("forkserver", "spawn"):
     assert (ran.stdout, ran.stderr) == ("[[0, 1, 4, 9]] [0, 1, 2]\n" * 2, "")
 
 
+def test_a_loader_may_be_made_outside_of_the_main_guard_if_it_is_read_within(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "program.py").write_text("""
+import levada, sys
+loader = levada.DataLoader(range(4), 4, num_workers=1, multiprocessing_context=sys.argv[1], collate_fn=list)
+if __name__ == "__main__": print(list(loader))
+""")
+    for context in ("forkserver", "spawn"):
+        ran = subprocess.run([sys.executable, "program.py", context], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert (ran.stdout, ran.stderr) == ("[[0, 1, 2, 3]]\n", "")
+
+
 def test_a_path_that_is_too_long_for_the_server_of_workers_is_named(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     loop = "for batch in levada.DataLoader(range(8), 2, num_workers=1): pass\n"
     errors = run(tmp_path, 1, f"import tempfile\ntempfile.tempdir = {str(folder)!r}\n{loop}").errors
     assert f"worker 0 cannot be started: AF_UNIX path too long; set TMPDIR to a shorter path than {folder}" in errors
+
+
+def test_a_working_folder_that_is_removed_is_named(tmp_path: pathlib.Path) -> None:
+    loop = "for batch in levada.DataLoader(range(8), 2, num_workers=1): pass\n"
+    errors = run(tmp_path, 1, f"import os\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\n{loop}").errors
+    assert "worker 0 cannot be started: [Errno 2] No such file or directory; the working folder has been removed" in errors

@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from typing import Any, NamedTuple
 
 from levada._levada import Handoff
@@ -269,7 +269,10 @@ class BalancedMaker(NumberedMaker):
 
 def start_fork_server() -> None:
     """Starts multiprocessing's fork server, which imports the workers' modules in the background. Does nothing if the
-    server already runs or if the program has configured it."""
+    server already runs or if the program has configured it, and in a worker, which imports a main module that makes a
+    loader outside of `if __name__ == "__main__":`."""
+    if getattr(current_process(), "_inheriting", False):
+        return
     context: Any = get_context("forkserver")
     server: Any = import_module("multiprocessing.forkserver")
     if getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import faulthandler
 import io
 import multiprocessing
@@ -110,10 +111,7 @@ class WorkerGroup:
                 start(process)
         except OSError as error:
             here.close()
-            remedy = "use fewer workers, or raise the limits on processes (ulimit -u), file descriptors (ulimit -n) and memory"
-            if "path too long" in str(error):  # that of multiprocessing's socket
-                remedy = f"set TMPDIR to a shorter path than {tempfile.gettempdir()}"
-            raise Unsupported(f"{task.title} cannot be started: {error.strerror or error}; {remedy}") from error
+            raise Unsupported(f"{task.title} cannot be started: {error}{_remedy_of(error)}") from error
         except BaseException:
             here.close()
             raise
@@ -345,6 +343,19 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
 
 def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str) -> types.CodeType:
     return make(*arguments).replace(co_filename=file)
+
+
+def _remedy_of(error: OSError) -> str:
+    """Returns the end of a message about a process that cannot be started."""
+    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        return "; use fewer workers, or raise the limits on processes (ulimit -u), file descriptors (ulimit -n) and memory"
+    if "path too long" in str(error):  # that of multiprocessing's socket
+        return f"; set TMPDIR to a shorter path than {tempfile.gettempdir()}"
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "; the working folder has been removed: start the program in one that exists"
+    return ""
 
 
 def _is_in(module: Any, given: Any) -> bool:
