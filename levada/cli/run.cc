@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr auto grace = std::chrono::seconds(5);  ///< enough for ranks to save their work, such as a checkpoint
 
 struct RunArguments {
-  int ranks = 0;
+  std::optional<int> ranks = {};
   bool is_module = false;
   std::vector<std::string> help_only = {};
 };
@@ -75,16 +76,21 @@ std::vector<std::string> command_of(const RunArguments& arguments, const Invocat
 }
 
 int run_ranks(const RunArguments& arguments, const Invocation& invocation) {
-  if (arguments.ranks < 1 || arguments.ranks > max_local_ranks) {
+  if (!arguments.ranks) {
     throw InvalidArgument(
-        fmt::format("-n is {}; it must be from 1 to {}; see levada run --help", arguments.ranks, max_local_ranks));
+        "-n, the number of ranks, is missing; pass it before PROGRAM, as in levada run -n 4 train.py");
   }
-  if (invocation.program.empty()) {
+  const int ranks = *arguments.ranks;
+  if (ranks < 1 || ranks > max_local_ranks) {
+    throw InvalidArgument(
+        fmt::format("-n is {}; it must be from 1 to {}; see levada run --help", ranks, max_local_ranks));
+  }
+  if (invocation.program.empty() || invocation.program.front().empty()) {
     throw InvalidArgument("no PROGRAM is named; see levada run --help");
   }
   const auto command = command_of(arguments, invocation);
   const auto result =
-      launch::run_local(arguments.ranks, {command.begin() + 1, command.end()},
+      launch::run_local(ranks, {command.begin() + 1, command.end()},
                         {.program = command.front(), .grace = grace, .signal_grace = grace, .any_program = true});
   if (!result.message.empty()) print_error(result.message);
   return result.exit_status;
@@ -108,10 +114,9 @@ void add_run(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<RunArguments>();
   auto* command = app.add_subcommand(
       "run", "Start the ranks of any program on this machine, with the environment variables that torchrun sets");
-  command->add_option("-n,--ranks", arguments->ranks, "Number of ranks")
+  command->add_option("-n,--ranks", arguments->ranks, "Number of ranks (required)")
       ->type_name("N")
-      ->transform(decimal<int>())
-      ->required();
+      ->transform(decimal<int>());
   command->add_flag("-m,--module", arguments->is_module, "Run a Python module instead of PROGRAM, as python -m does");
   command
       ->add_option("PROGRAM", arguments->help_only,

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <map>
 
+#include "levada/base/text.h"
+
 namespace levada {
 namespace {
 
@@ -57,8 +59,10 @@ std::string describe_engine(const EngineInfo& info) {
 
 void log_engine(const EngineInfo& info) {
   const char* level = std::getenv("LEVADA_LOG");
-  if (info.rank != 0 || level == nullptr || std::string_view(level) != "info") return;
-  const auto line = fmt::format("levada: engine {}\n", describe_engine(info));
+  if (info.rank != 0 || level == nullptr || *level == '\0') return;
+  const auto line = std::string_view(level) == "info"
+                        ? fmt::format("levada: engine {}\n", describe_engine(info))
+                        : fmt::format("levada: LEVADA_LOG is '{}'; set it to info, or unset it\n", printable(level));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -20,7 +20,8 @@ std::string describe_engine(const EngineInfo& info);
 /// host", "shm+c10d: 2 of 4 ranks are on this host".
 std::string describe_engine(std::string_view name, int ranks, int ranks_here);
 
-/// Writes describe_engine() to standard error on rank 0 if the environment variable LEVADA_LOG is "info".
+/// Writes describe_engine() to standard error on rank 0 if the environment variable LEVADA_LOG is "info", and names
+/// any other value.
 void log_engine(const EngineInfo& info);
 
 }  // namespace levada

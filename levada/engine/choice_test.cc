@@ -69,6 +69,7 @@ TEST(LogEngine, WritesOneLineOnRankZeroIfRequested) {
   EXPECT_EQ(logged(0, "info"), "levada: engine shm: all 2 ranks are on one host\n");
   EXPECT_EQ(logged(1, "info"), "");
   EXPECT_EQ(logged(0, ""), "");
+  EXPECT_EQ(logged(0, "debug"), "levada: LEVADA_LOG is 'debug'; set it to info, or unset it\n");
 }
 
 }  // namespace

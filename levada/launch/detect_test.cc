@@ -331,9 +331,12 @@ TEST(Join, NamesTheRemedyForOtherHostsIfTheLocalSizeIsUnknown) {
                             .report = [&](const std::string& text) { reported = text; }};
   const auto port = "join_test " + std::to_string(::getpid());
   const auto error = join_error({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}}, options);
-  EXPECT_THAT(error, ::testing::MatchesRegex("Timeout: rank 1 found no rank 0 at the rendezvous 'MASTER_PORT=.*; no "
-                                             "variable says how many ranks are on this host: to join ranks of several "
-                                             "hosts, initialize torch.distributed first .*"));
+  EXPECT_THAT(error,
+              ::testing::MatchesRegex(
+                  "Timeout: rank 1 found no rank 0 at the rendezvous 'MASTER_PORT=.*; if no "
+                  "launcher has started this process, unset RANK and WORLD_SIZE, by which "
+                  "it is one of 2 ranks; no variable says how many ranks are on this host: to join ranks of several "
+                  "hosts, initialize torch.distributed first .*"));
   EXPECT_TRUE(error.starts_with("Timeout: " + reported)) << error << "\n" << reported;
 }
 

@@ -73,10 +73,18 @@ shm::MeetingPlace meeting_place_of(const Environment& job) {
   return {job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous, user_secret()};
 }
 
-/// Meets the other ranks. If no variable has the number of ranks on this host, reports include a hint about that.
+/// Returns what reports of a wait add about the variables: they may be those of another job, and the other ranks may be
+/// on other hosts.
+std::string hint_about(const Environment& job) {
+  const auto stale = fmt::format("; if no launcher has started this process, unset {}, by which it is one of {} ranks",
+                                 job.source, job.size);
+  if (job.local_size) return stale;
+  return fmt::format("{}; no variable says how many ranks are on this host: {}", stale, remedy);
+}
+
+/// Meets the other ranks.
 std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options) {
-  const auto hint =
-      job.local_size ? std::string() : fmt::format("; no variable says how many ranks are on this host: {}", remedy);
+  const auto hint = hint_about(job);
   const auto with_hint = [&](const std::function<void(const std::string&)>& write) {
     return write ? [=](const std::string& text) { write(text + hint); } : write;
   };

@@ -34,6 +34,7 @@ namespace {
   throw EngineError(fmt::format("cannot start the ranks: {}: {}", what, std::strerror(errno)));
 }
 
+constexpr std::size_t max_exec_error = 256;  ///< bytes of exec_error() and the text before it
 constexpr std::array watched_signals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
 
 /// Pipe that the signal handler writes to, or -1 if there is no Signals object.
@@ -118,12 +119,20 @@ struct Start {
   std::vector<std::string> environment;
   std::vector<int> inherited;
   std::array<UniqueFd, 2> output;  ///< for standard output and error, if a Relay reads them
-  std::vector<char> exec_failure;  ///< report to send if the program cannot be run
+  std::vector<char> exec_failure;  ///< report to send if the program cannot be run, with room for the reason
   int report = -1;
   int rank = 0;
   pid_t parent = 0;
   bool is_program = false;  ///< LocalOptions::any_program
 };
+
+/// Returns why execve() failed. Async-signal-safe.
+const char* exec_error(const char* program, int error) {
+  if (error == ENOEXEC) return "it is neither a binary of this machine nor a script that begins with #!/";
+  if (error == ENOENT && ::access(program, F_OK) == 0) return "the interpreter in its first line does not exist";
+  const char* const known = ::strerrordesc_np(error);
+  return known != nullptr ? known : "unknown error";
+}
 
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
@@ -134,7 +143,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 /// Runs in the child after fork(). Arranges that the child dies with its parent and keeps its links, and executes the
 /// program.
-[[noreturn]] void become_rank(const Start& start, const Signals& signals, const SignalsBlocked& blocked,
+[[noreturn]] void become_rank(Start& start, const Signals& signals, const SignalsBlocked& blocked,
                               char* const* arguments, char* const* environment, int null) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != start.parent) ::_exit(1);
@@ -150,6 +159,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   if (start.is_program) ::signal(SIGPIPE, SIG_DFL);
   for (const int fd : start.inherited) ::fcntl(fd, F_SETFD, 0);
   ::execve(start.program.c_str(), arguments, environment);
+  for (const char* each : {": ", exec_error(start.program.c_str(), errno)}) {
+    start.exec_failure.insert(start.exec_failure.end(), each, each + std::strlen(each));
+  }
   ::send(start.report, start.exec_failure.data(), start.exec_failure.size(), MSG_NOSIGNAL);
   ::_exit(127);
 }
@@ -257,6 +269,7 @@ void start_all(const Job& job, const Signals& signals, int report, Processes& pr
     start.inherited.push_back(report);
     start.exec_failure =
         encode_report(rank, ErrorKind::engine, fmt::format("rank {} cannot run {}", rank, start.program));
+    start.exec_failure.reserve(start.exec_failure.size() + max_exec_error);
     if (job.relay != nullptr) start.output = job.relay->open_rank();
     processes.add(start_rank(start, signals, null.get()));
     links[static_cast<std::size_t>(rank)].clear();

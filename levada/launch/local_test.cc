@@ -151,7 +151,7 @@ TEST(RunLocal, ForwardsARepeatedSignalOnce) {
 TEST(RunLocal, ReportsAProgramThatCannotBeStarted) {
   const auto result = run_local(1, {}, {.program = "/nowhere/levada"});
   EXPECT_EQ(result.exit_status, 127);
-  EXPECT_EQ(result.message, "rank 0 cannot run /nowhere/levada");
+  EXPECT_EQ(result.message, "rank 0 cannot run /nowhere/levada: No such file or directory");
 }
 
 TEST(RunLocal, ReportsAFileSizeLimit) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -47,12 +47,74 @@ def test_the_data_axes_of_such_a_mesh_can_be_named() -> None:
         ({"divide": 3}, "divide must be one of deal, split, got 3"),
         ({"readers": 3}, "readers must be one, all, host"),
         ({"layout": 3}, "layout must be a levada.Layout or a dict"),
+        ({"mesh": "dp=1", "data_axes": "dp"}, r"data_axes must be a list of names of axes, such as \['dp'\], got 'dp'"),
+        ({"allow_pickle": "False"}, "allow_pickle must be True or False, got 'False'"),
+        ({"record": "page.html"}, "record must be True or False, got 'page.html'"),
     ],
 )
 def test_a_wrong_type_raises_a_type_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message) as caught:
         levada.Feed([1], **arguments)
     assert isinstance(caught.value, levada.InvalidArgument)
+
+
+@pytest.mark.parametrize("name", ["shuffle", "drop_last", "pad_last", "pin_memory", "persistent_workers", "in_order", "record"])
+def test_a_text_is_no_flag_of_a_loader(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got 'False'"):
+        levada.DataLoader([1], **{name: "False"})  # type: ignore[arg-type]
+    for flag in (False, 0, None, np.False_):
+        if name != "in_order":
+            assert list(levada.DataLoader([1], **{name: flag})) == [1]  # type: ignore[arg-type]
+
+
+def test_a_sampler_is_no_flag() -> None:
+    with pytest.raises(TypeError, match="shuffle must be True or False, got \\[1, 0\\]"):
+        levada.DataLoader([1, 2], 1, [1, 0])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"drop_last of batch\(\) must be True or False"):
+        levada.Pipeline([1]).batch(2, drop_last="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("dataset", [2]), ("seed", 5), ("num_workers", 1), ("sampler", [0])])
+def test_an_attribute_that_a_made_loader_would_ignore_cannot_be_set(name: str, value: Any) -> None:
+    loader = levada.DataLoader([1], 1, True)
+    with pytest.raises(AttributeError, match=f"'{name}' of 'DataLoader'"):
+        setattr(loader, name, value)
+    loader.batch_size, loader.drop_last = 2, True
+    with pytest.raises(levada.InvalidArgument, match="one step takes 2 draws"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("data/*.jsonl", "source is 'data/.*, a str; pass a loader, or use levada.Corpus"),
+        (pathlib.Path("a.txt"), "source is .*a.txt.*; pass a loader, or use levada.Corpus"),
+        ({"x": [1, 2]}, "source is a dict, whose items are its keys"),
+        (5, "source must be an iterable of batches, got an int$"),
+        (lambda: [1], "source must be .*, got a function; call it, or pass levada.Pipeline"),
+    ],
+)
+def test_a_source_without_batches_is_refused_when_the_feed_is_made(source: Any, message: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=message):
+        levada.Feed(source)
+
+
+class Rows(Mapping[str, int]):
+    """A mapping that yields its rows, as a TensorDict does."""
+
+    def __getitem__(self, key: str) -> int:
+        return 1
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([{"x": 1}])
+
+
+@pytest.mark.parametrize("source", [{"x": 1}.values(), [{"x": 1}], np.ones((1, 2)), iter("a"), Rows(), None])
+def test_a_source_is_any_iterable_or_none(source: Any) -> None:
+    levada.Feed(source)
 
 
 @pytest.mark.parametrize(

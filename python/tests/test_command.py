@@ -96,6 +96,8 @@ def test_the_default_output_is_a_table(tmp_path: pathlib.Path) -> None:
     ("source", "status", "sentence"),
     [
         ("nosuch:batches", 2, "there is no module nosuch"),
+        ("loaders.py:batches", 2, "loaders.py is a file; name its module, as in levada feed loaders:batches"),
+        ("./loaders.py:batches", 2, "./loaders.py is a file; name its module, as in levada feed loaders:batches, from the folder ."),
         ("loaders:nothing", 2, "loaders has no callable nothing"),
         ("loaders:np.pi", 2, "loaders has no callable np.pi"),
         ("needing:batches", 1, "importing needing failed: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),

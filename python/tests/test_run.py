@@ -95,8 +95,11 @@ def test_ranks_get_torchruns_variables(tmp_path: pathlib.Path, command: list[str
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "--ranks is required; see levada run --help"),
+        ([], "-n, the number of ranks, is missing; pass it before PROGRAM, as in levada run -n 4 train.py"),
+        (["here", "-n", "2"], "-n, the number of ranks, is missing; pass it before PROGRAM, as in levada run -n 4 train.py"),
+        (["--nproc-per-node", "2", "here"], "unknown option --nproc-per-node; see levada run --help"),
         (["-n", "2"], "no PROGRAM is named; see levada run --help"),
+        (["-n", "2", ""], "no PROGRAM is named; see levada run --help"),
         (["-n", "257", "true"], "-n is 257; it must be from 1 to 256; see levada run --help"),
         (["-n", "two", "true"], "--ranks: two is not a whole number; see levada run --help"),
         (["-n", "2", "--tea", "true"], "unknown option --tea; see levada run --help"),
@@ -113,6 +116,22 @@ def test_a_failure_to_start_is_one_sentence(
     (tmp_path / "here").chmod(0o755)
     ran = run(tmp_path, command, *arguments)
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"levada: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("print(1)\n", "it is neither a binary of this machine nor a script that begins with #!/"),
+        ("#!/no/such/python\n", "the interpreter in its first line does not exist"),
+    ],
+)
+def test_a_program_that_the_system_cannot_run_is_named_with_the_reason(
+    tmp_path: pathlib.Path, command: list[str], content: str, why: str
+) -> None:
+    (tmp_path / "program").write_text(content)
+    (tmp_path / "program").chmod(0o755)
+    ran = run(tmp_path, command, "-n", "1", "./program")
+    assert (ran.returncode, ran.stderr) == (127, f"levada: rank 0 cannot run ./program: {why}\n")
 
 
 def test_the_exit_status_is_that_of_the_failed_rank(tmp_path: pathlib.Path, command: list[str]) -> None:

@@ -31,6 +31,14 @@ def whole_number(name: str, number: Any) -> int:
     raise InvalidType(f"{name} must be a whole number, got {number!r}")
 
 
+def flag(name: str, value: Any) -> bool:
+    """Returns `value` as a bool. Raises InvalidType for anything but a bool, a number and None: the text "False" is
+    true, and so is a sampler in the place of `shuffle`."""
+    if hasattr(type(value), "__bool__"):
+        return bool(value)
+    raise InvalidType(f"{name} must be True or False, got {value!r}")
+
+
 def epoch_number(epoch: Any, end: int, end_text: str) -> int:
     """Returns `epoch` as an int. Raises InvalidArgument unless it is an integer in [0, `end`)."""
     number = whole_number("epoch", epoch)

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from levada import _levada
 from levada.base.exception_texts import failure_text
@@ -132,8 +133,33 @@ def without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def has_main_file() -> bool:
+    """Returns whether another process can import the main module. It cannot import a program that was read from
+    standard input, whose `__file__` is "<stdin>"."""
+    return os.path.exists(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+
+
+@contextlib.contextmanager
+def main_not_imported() -> Iterator[None]:
+    """Keeps processes that start in this context from importing the main module."""
+    main: Any = sys.modules["__main__"]
+    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """The context in which a process is started: without Ctrl-C, and without a main module that has no file."""
+    with without_interrupts(), contextlib.nullcontext() if has_main_file() else main_not_imported():
+        yield
+
+
 def _start(process: BaseProcess) -> None:
-    with without_interrupts():
+    with starting():
         process.start()
 
 

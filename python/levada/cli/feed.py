@@ -27,7 +27,7 @@ from levada.feed.readers import ITERATE
 from levada.job.job import join
 from levada.pipeline.pipeline import Pipeline
 
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_CALLABLE = re.compile(r"([A-Za-z_][\w.]*|[\w./~-]+\.py):[A-Za-z_][\w.]*")
 _NAMES = ("--text-field", "--eod")
 """Options of a feed of files whose values are names in the data, which may look like a callable."""
 _FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
@@ -218,6 +218,10 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
 def _find(name: str) -> Any:
     """Imports the module of "module:callable". Raises InvalidArgument if the module or the callable does not exist."""
     module, _, path = name.partition(":")
+    if module.endswith(".py") and (os.sep in module or os.path.isfile(module)):
+        folder, file = os.path.split(module)
+        where = f", from the folder {folder}" if folder else ""
+        raise InvalidArgument(f"{module} is a file; name its module, as in levada feed {file[:-3]}:{path}{where}")
     sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from levada._levada import CorpusSource, Layout, Mesh, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
-from levada.base.checks import check_choice, check_seconds, epoch_number
+from levada.base.checks import check_choice, check_seconds, epoch_number, flag
 from levada.base.epochs import parts_of, set_epoch
 from levada.base.errors import Error, InvalidArgument, InvalidType
 from levada.base.iterators import Ended, continues
 from levada.base.keywords import explain_unknown
-from levada.base.tables import expect_samples
 from levada.base.threads import OneCaller
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
@@ -34,7 +33,7 @@ from levada.feed.loaders import check_whole, with_article
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed, begin_corpus, begin_iterable, why_empty
 from levada.feed.read_ahead import ReadAhead, Taken
-from levada.feed.sources import ends_short
+from levada.feed.sources import check_source, ends_short
 from levada.feed.states import FeedState, read_state
 from levada.feed.torch_loaders import default_iterate
 from levada.feed.view import PassView
@@ -200,6 +199,8 @@ class Feed(PassView, Generic[Batch]):
             is_balanced=self.balance is not None,
         )
         check_balance(self.balance, max_tokens, collate_fn, divide, tail, seq_length=seq_length)
+        record, allow_pickle = flag("record", record), flag("allow_pickle", allow_pickle)
+        prefetch_to_device = flag("prefetch_to_device", prefetch_to_device)
         device_buffers = count_or_none("device_buffers", device_buffers, smallest=1)
         check_device(
             device,
@@ -208,7 +209,7 @@ class Feed(PassView, Generic[Batch]):
             device_buffers=device_buffers,
         )
         check_seconds("timeout", timeout)
-        expect_samples(source)
+        check_source(source)
         if any(isinstance(part, Feed) for part in parts_of(source)):
             raise InvalidArgument("the source is a feed already; iterate it, or pass its source")
         if readers is None:

@@ -21,6 +21,8 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
     """Returns a Mesh unchanged, or makes one from a string such as "dp=2,tp=2", a dict, or a DeviceMesh. `data_axes`:
     the axes along which batches differ. Raises InvalidType for any other type, and InvalidArgument for `data_axes` with
     a Mesh, which has its own."""
+    if isinstance(data_axes, str):
+        raise InvalidType(f"data_axes must be a list of names of axes, such as {data_axes.split(',')}, got {data_axes!r}")
     if isinstance(mesh, Mesh):
         if data_axes is not None:
             raise InvalidArgument("data_axes is for a mesh that is no levada.Mesh; pass it to levada.Mesh(..., data_axes=...)")

@@ -9,7 +9,7 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Handoff
-from levada.base.checks import check_choice, check_seconds, epoch_number
+from levada.base.checks import check_choice, check_seconds, epoch_number, flag
 from levada.base.errors import InvalidArgument
 from levada.base.exception_texts import failure_text, text_of
 from levada.base.keywords import explain_unknown
@@ -116,18 +116,20 @@ class DataLoader(LoaderView[Batch]):
         readers: str | None = None,
         **feed: Any,
     ) -> None:
-        self.dataset = None if dataset is None else arguments.dataset_of(dataset)
+        self._dataset = None if dataset is None else arguments.dataset_of(dataset)
         samples = count_or_none("batch_size", batch_size, smallest=1)
-        self.num_workers = count("num_workers", num_workers)
-        self.drop_last, self.pad_last, self.persistent_workers = bool(drop_last), bool(pad_last), bool(persistent_workers)
-        self.seed = arguments.seed_of(seed, generator)
+        self._num_workers = count("num_workers", num_workers)
+        self.drop_last, self.pad_last = flag("drop_last", drop_last), flag("pad_last", pad_last)
+        self.persistent_workers = flag("persistent_workers", persistent_workers)
+        shuffle = flag("shuffle", shuffle)
+        self._seed = arguments.seed_of(seed, generator)
         self._epochs = count_or_none("epochs", epochs, smallest=1)
         num_samples = count_or_none("num_samples", num_samples, smallest=1)
         arguments.check_order(
-            shuffle=bool(shuffle), sampler=sampler, batch_sampler=batch_sampler, weights=weights, num_samples=num_samples, epochs=epochs
+            shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler, weights=weights, num_samples=num_samples, epochs=epochs
         )
         is_batched = batch_sampler is not None
-        arguments.check_steps(batch_size, is_batched=is_batched, drops=self.drop_last, pads=self.pad_last, in_order=in_order)
+        arguments.check_steps(batch_size, is_batched=is_batched, drops=self.drop_last, pads=self.pad_last, in_order=flag("in_order", in_order))
         check_choice("on_error", on_error, ("raise", "skip"))
         arguments.check_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
         context = arguments.context_name(multiprocessing_context)
@@ -153,14 +155,14 @@ class DataLoader(LoaderView[Batch]):
         self.collate_fn = collate_fn if collate_fn is not None or balanced is not None or self._yields_items else collate
         self._order: Order | None = None
         if self.dataset is not None:
-            self._order = Order(self.dataset, self.seed, shuffle=bool(shuffle), weights=weights, num_samples=num_samples)
+            self._order = Order(self.dataset, self.seed, shuffle=shuffle, weights=weights, num_samples=num_samples)
         self._lengths = arguments.lengths_of(lengths, self.dataset, self._order.items if self._order else None)
         self._fingerprint = str(fingerprint)
         self._skips = on_error == "skip"
         self._has_counts = self._skips or self._lists_batches
         if self._has_counts:
             self.layout = with_counts(self.layout)
-        self._pins = bool(pin_memory) and self.device is None
+        self._pins = flag("pin_memory", pin_memory) and self.device is None
         self._draws = self._order.draws if self._order is not None and self._user_sampler is None else None
         self._listed: tuple[int, Listed] | None = None  # the sampler's list for an epoch
         self._epoch = self._at = 0  # position of the next pass, if a state was loaded

@@ -10,14 +10,14 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from typing import Any, NamedTuple
 
 from levada._levada import Handoff
 from levada.base.console import write_line
 from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
 from levada.base.exception_texts import text_of
-from levada.base.exits import without_interrupts
+from levada.base.exits import starting
 from levada.feed.makers import CannotOpen, Maker, Making, Opened, ReportedError
 from levada.loader.balanced import StepBalance
 from levada.loader.items import Plan, Producer, Sample, WorkerStart
@@ -267,11 +267,14 @@ class BalancedMaker(NumberedMaker):
 
 def start_fork_server() -> None:
     """Starts multiprocessing's fork server, which imports the workers' modules in the background. Does nothing if the
-    server already runs or if the program has configured it."""
+    server already runs or if the program has configured it, and in a worker, which imports a main module that makes a
+    loader outside of `if __name__ == "__main__":`."""
+    if getattr(current_process(), "_inheriting", False):
+        return
     context: Any = get_context("forkserver")
     server: Any = import_module("multiprocessing.forkserver")
     if getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:
         context.set_forkserver_preload(["__main__", "levada", *(["torch"] if "torch" in sys.modules else [])])
     # If the server cannot start, starting a worker reports the reason.
-    with contextlib.suppress(OSError), one_thread_each(1), without_interrupts():
+    with contextlib.suppress(OSError), one_thread_each(1), starting():
         server.ensure_running()

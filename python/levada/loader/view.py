@@ -1,4 +1,4 @@
-"""Describes a DataLoader's latest batch."""
+"""Describes a DataLoader and its latest batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _SAMPLES = "levada_feed_samples_total"
 
 
 class LoaderView(Feed[Batch]):
-    """The attributes of a DataLoader that describe its latest batch and the batch's step."""
+    """The attributes of a DataLoader that cannot be set, and those that describe its latest batch and the batch's step."""
 
+    _dataset: Any
+    _seed: int
+    _num_workers: int
     _order: Order | None
     _user_sampler: Any
     _lengths: Lengths | None
@@ -30,6 +33,22 @@ class LoaderView(Feed[Batch]):
     _pass_counts: PassCounts
     _pass_before: PassCounts
     _passing: tuple[Plan, int, Any] | None
+
+    @property
+    def dataset(self) -> Any:
+        """The data set, or None on a rank that was given none. The order and the workers are made for it, so it cannot
+        be replaced."""
+        return self._dataset
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order and of the items' random numbers."""
+        return self._seed
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes of each reading rank."""
+        return self._num_workers
 
     @property
     def _delivered(self) -> PassCounts:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from levada.base.checks import check_function, whole_number
+from levada.base.checks import check_function, flag, whole_number
 from levada.base.errors import InvalidArgument, InvalidType
 
 CONTEXTS = ("spawn", "forkserver", "fork")
@@ -44,6 +44,8 @@ class Options:
             bits = 63 if name in ("prefetch_bytes", "snapshot_every") else 31
             if not 0 <= self._set_integer(name) < 2**bits:
                 raise InvalidArgument(f"{name} must be from 0 to 2**{bits} - 1, got {getattr(self, name)}")
+        for name in ("ordered", "alone", "record", "allow_pickle"):
+            object.__setattr__(self, name, flag(name, getattr(self, name)))
         for name in ("timeout", "start_timeout"):
             seconds = getattr(self, name)
             if not isinstance(seconds, (int, float)) or not seconds > 0:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from levada._levada import Graph, OpenContext
-from levada.base.checks import check_function, whole_number
+from levada.base.checks import check_function, flag, whole_number
 from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
@@ -60,6 +60,8 @@ def checked_arguments(operation: str, arguments: dict[str, Any]) -> dict[str, An
         name = f"{key} of {operation}()"
         if key in _FUNCTIONS:
             check_function(name, value)
+        elif key == "drop_last":
+            checked[key] = flag(name, value)
         elif key in _WHOLE_NUMBERS and value is not None:
             checked[key] = whole_number(name, value)
             if key == "seed" and not 0 <= checked[key] < 2**64:

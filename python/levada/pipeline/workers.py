@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import faulthandler
 import io
 import multiprocessing
@@ -15,6 +16,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import time
 import types
 import warnings
@@ -26,7 +28,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Membership, OpenContext
 from levada.base.errors import InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
-from levada.base.exits import begin, die_if_ending, exit_text, kill, start
+from levada.base.exits import begin, die_if_ending, exit_text, has_main_file, kill, start
 from levada.pipeline import failures
 from levada.pipeline.options import Options
 from levada.pipeline.steps import build
@@ -109,10 +111,7 @@ class WorkerGroup:
                 start(process)
         except OSError as error:
             here.close()
-            raise Unsupported(
-                f"{task.title} cannot be started: {error.strerror}; use fewer workers, or raise the limits on processes "
-                "(ulimit -u), file descriptors (ulimit -n) and memory"
-            ) from error
+            raise Unsupported(f"{task.title} cannot be started: {error}{_remedy_of(error)}") from error
         except BaseException:
             here.close()
             raise
@@ -320,7 +319,7 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     main = sys.modules.get("__main__")
-    by_name = main is not None and hasattr(main, "__file__")  # the other process imports the module from its file
+    by_name = has_main_file()  # the other process imports the module
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, unused-ignore]
         def reducer_override(self, given: Any) -> Any:
@@ -344,6 +343,19 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
 
 def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str) -> types.CodeType:
     return make(*arguments).replace(co_filename=file)
+
+
+def _remedy_of(error: OSError) -> str:
+    """Returns the end of a message about a process that cannot be started."""
+    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        return "; use fewer workers, or raise the limits on processes (ulimit -u), file descriptors (ulimit -n) and memory"
+    if "path too long" in str(error):  # that of multiprocessing's socket
+        return f"; set TMPDIR to a shorter path than {tempfile.gettempdir()}"
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "; the working folder has been removed: start the program in one that exists"
+    return ""
 
 
 def _is_in(module: Any, given: Any) -> bool:

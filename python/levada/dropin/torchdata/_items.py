@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -73,16 +71,3 @@ def _add_place(error: Exception) -> None:
     place = failed.process.partition(" (")[0].replace("worker ", "worker process ").removeprefix("the ")
     text = f"Caught {type(error).__name__} in {place}.\nOriginal {failed.traceback}"
     error.args = (_Text(text), *error.args[1:])
-
-
-@contextlib.contextmanager
-def main_not_imported() -> Iterator[None]:
-    """Keeps processes that start in this context from importing the main module, which may have no `if __name__ ==
-    "__main__":`. Its definitions are sent to them by value."""
-    main: Any = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)

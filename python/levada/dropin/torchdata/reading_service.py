@@ -19,8 +19,9 @@ from torch.utils.data.graph_settings import apply_sharding  # type: ignore[impor
 
 from levada import _levada
 from levada.base.errors import InvalidArgument, Unsupported
+from levada.base.exits import main_not_imported
 from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, FullSync, Prefetcher, is_kind
-from levada.dropin.torchdata._items import Items, main_not_imported
+from levada.dropin.torchdata._items import Items
 from levada.dropin.torchdata._parts import Entrance, Part, cut, undivided
 from levada.dropin.torchdata.graph import all_of, replace, set_graph_random_seed
 from levada.dropin.torchdata.random import SeedGenerator, dist_share_seed
