@@ -160,6 +160,9 @@ def test_tensors_arrays_and_lists_of_one_field_are_packed_together() -> None:
         expected = [int(number) for each in tokens for number in each]
         assert type(row["tokens"]) is torch.Tensor and row["tokens"].tolist() == [expected]
         assert type(row["labels"]) is torch.Tensor and row["position_ids"].dtype == torch.int64
+        padded = levada.collate_padded([{"tokens": each} for each in tokens])["tokens"]
+        assert padded.tolist() == [[int(number) for number in each] + [0] * (2 - len(each)) for each in tokens]
+    assert levada.collate_padded([[], torch.tensor([1])]).tolist() == [[0], [1]]
     with pytest.raises(levada.InvalidArgument, match="field tokens of a packed row: sample 1 is int32"):
         levada.collate_packed([torch.tensor([1, 2]), np.array([3], np.int32)])
     words = levada.collate_packed([{"tokens": [1], "extra": torch.ones(1)}, {"tokens": [2], "extra": ["a"]}])["extra"]

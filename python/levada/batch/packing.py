@@ -242,7 +242,7 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
         value = _IGNORED.get(key, 0)
         return row, None if value == 0 or sum(lengths) == size else _element(key, row, value)
 
-    values = _alike(values)
+    values = alike(values)
     row = pack_field(str(key), values, lengths, begins, size, _converted, make)
     if row is not None:
         return row
@@ -254,15 +254,20 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
     return values
 
 
-def _alike(values: list[Any]) -> list[Any]:
+def alike(values: list[Any]) -> list[Any]:
     """Returns the values with arrays and lists of numbers as tensors if others are tensors of torch."""
     torch = sys.modules.get("torch")
-    if torch is None or len({isinstance(value, torch.Tensor) for value in values}) < 2:
+    tensors = [] if torch is None else [value for value in values if isinstance(value, torch.Tensor)]
+    if torch is None or len(tensors) in (0, len(values)):
         return values
-    made = [value if isinstance(value, torch.Tensor) else _converted(value) for value in values]
-    if any(value is None for value in made):
-        return values
-    return [value if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy()) for value in made]
+    made: list[Any] = []
+    for value in values:
+        if isinstance(value, (list, tuple)) and not value:
+            value = tensors[0].new_empty(0)  # a list without elements has no dtype of its own
+        elif not isinstance(value, torch.Tensor) and (value := _converted(value)) is not None:
+            value = torch.from_numpy(value.copy())
+        made.append(value)
+    return values if any(value is None for value in made) else made
 
 
 def _is_more_than_elements(value: Any) -> bool:
