@@ -12,11 +12,12 @@ std::string_view operation_of(const Status& status) {
 }
 
 /// The calls of the Python package in which a whole group agrees. A status has only the beginning of a long name.
-constexpr std::array<std::string_view, 7> agreements = {"agreeing on the seed of a pipeline",
+constexpr std::array<std::string_view, 8> agreements = {"agreeing on the seed of a pipeline",
                                                         "comparing batches",
                                                         "comparing the data sets of a DataLoader",
                                                         "gathering results",
                                                         "opening the corpus",
+                                                        "making ContextGroups",
                                                         "packing a step",
                                                         "splitting micro-batches"};
 

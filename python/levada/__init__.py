@@ -30,9 +30,10 @@ from levada.base.errors import (
     Unsupported,
 )
 from levada.base.metrics import MetricsExporter
-from levada.batch.balance import Balance, collate_packed
+from levada.batch.balance import Balance
 from levada.batch.classes import register
 from levada.batch.memory import collate, empty
+from levada.batch.packing import collate_packed
 from levada.batch.padding import collate_padded
 from levada.corpus.corpus import Corpus
 from levada.feed.feed import Feed

@@ -32,8 +32,10 @@ from levada._levada import (
     SampleDirectory,
     Store,
 )
-from levada.base.errors import Error, InvalidArgument
+from levada.base.checks import whole_number
+from levada.base.errors import Error, InvalidArgument, InvalidType
 from levada.batch.balance import Balance
+from levada.batch.packing import positive
 from levada.job.job import join
 from levada.job.meshes import as_mesh, is_device_mesh, ranks_of
 
@@ -103,7 +105,7 @@ def destinations(
     for other options of a Balance, which only apply to feeds."""
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
-        by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
+        by = balance if isinstance(balance, Balance) else Balance("tokens" if balance is None else balance)
         if not isinstance(by.cost, str) or by.weight is not None:
             raise InvalidArgument(
                 "the cost of samples between models follows from their sequences, as \"flops\" does; for your own weights, "
@@ -199,7 +201,15 @@ def balance(
     items for `equal` or `in_order`."""
     if equal and in_order:
         raise InvalidArgument("equal counts of consecutive items leave nothing to balance; pass only one of equal, in_order")
-    return _levada.partition_by_tokens(tokens, parts, equal, in_order)
+    try:
+        return _levada.partition_by_tokens(tokens, parts, equal, in_order)
+    except TypeError as error:
+        positive("parts", parts)
+        if isinstance(tokens, str) or not hasattr(tokens, "__len__"):
+            raise InvalidType(f"tokens must be a list of whole numbers, got {tokens!r}") from error
+        for at, each in enumerate(tokens):
+            whole_number(f"tokens[{at}]", each)
+        raise
 
 
 @contextlib.contextmanager

@@ -365,3 +365,30 @@ def test_a_pass_that_cannot_begin_leaves_a_loaded_state_to_the_next_one(monkeypa
             iter(feed)
     assert feed.state_dict() == state
     assert taken + list(feed) == list(range(10))
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_state_after_an_incomplete_last_step_is_at_the_end_also_for_a_feed_that_drops_it(
+    tmp_path: pathlib.Path, balanced: bool
+) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        import warnings
+        warnings.simplefilter("ignore")
+        def feed(items, tail):
+            options = {{"batch_size": 2, "balance": "tokens"}} if {balanced} else {{}}
+            return levada.Feed([{{"tokens": np.full(2, item)}} for item in range(items)], tail=tail, **options)
+        for items in (7, 6):
+            first = feed(7, "short")
+            steps = len(list(first))
+            resumed = feed(items, "drop")
+            resumed.load_state_dict(first.state_dict())
+            try: tell(steps=steps, left=len(list(resumed)))
+            except levada.InvalidArgument as error: tell(error=str(error))
+        """,
+    )
+    for whole, shorter in told:
+        assert whole == {"steps": 2 if balanced else 4, "left": 0}
+        assert "the state counts 8 items, but the data end after 6" in shorter["error"]

@@ -38,7 +38,11 @@ def test_samples_may_be_arrays_or_lists_and_empty() -> None:
     ("samples", "arguments", "said"),
     [
         ([], {}, "at least one sample"),
-        ([[1]], {"pad_to": 0}, "pad_to must be at least 1"),
+        ([[1]], {"pad_to": 0}, "pad_to must be a whole number of 1 or more, got 0"),
+        ([[1, 2]], {"pad_to": 1.5}, "pad_to must be a whole number, got 1.5"),
+        ([[1], [2, 3]], {"pad_value": None}, "the samples of .*int64 cannot be padded with None"),
+        ([(np.zeros(2), 1)], {}, "the samples are lists or tuples whose parts differ in length or are not numbers"),
+        ([{"a": np.zeros(2)}, {"a": "text"}], {}, "field a have different dtypes"),
         ([[1], [2, 3]], {"pad_value": {"a": 1}}, "the samples are not mappings"),
         ([{"a": [1]}, {"b": [1]}], {}, "different fields"),
         ([{"a": [1]}], {"pad_value": {"b": 1}}, "pad_value names b, which the samples lack"),

@@ -160,6 +160,10 @@ def test_the_error_of_a_batch_names_the_refused_value() -> None:
         (lambda: make.from_json('{"ids": 3}'), levada.InvalidArgument, "ids"),
         (lambda: exchange.balance([1], 0), levada.InvalidArgument, "part"),
         (lambda: exchange.balance([1], 1, equal=True, in_order=True), levada.InvalidArgument, "one of"),
+        (lambda: exchange.balance([1, 1.5], 2), TypeError, r"tokens\[1\] must be a whole number, got 1.5"),
+        (lambda: exchange.balance([1], -1), levada.InvalidArgument, "parts must be a whole number of 1 or more, got -1"),
+        (lambda: exchange.balance("12", 2), TypeError, "tokens must be a list of whole numbers, got '12'"),
+        (lambda: exchange.destinations(levada.Mesh(dp=1), some(), balance=""), levada.InvalidArgument, "the cost is ''"),
     ):
         with pytest.raises(kind, match=why):
             refused()

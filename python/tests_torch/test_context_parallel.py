@@ -121,3 +121,25 @@ def test_context_parallelism_does_not_change_training(tmp_path: pathlib.Path, me
         told = outcome.told[0][0]
         assert told["steps"] == 3
         assert len(told["sizes"]) > 1, "blocks of several sizes"
+
+
+def test_groups_of_different_ranks_are_an_error_on_all_of_them(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        errors = []
+        for mesh, max_cp in [(["dp=2", "cp=2"][rank], 2), ("dp=2", [2, 1][rank]), ("dp=2", [2, 3][rank]), (["dp=2", "dp=4"][rank], 2)]:
+            try: levada.ContextGroups(mesh, max_cp)
+            except levada.InvalidArgument as error: errors.append(str(error))
+        tell(errors=errors, same=dist.get_process_group_ranks(levada.ContextGroups("dp=2", 2)[2]))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        (outcome,) = mine
+        meshes, degrees, invalid, large = outcome["errors"]
+        disagree = "ranks disagree on ContextGroups: the mesh 'dp=2' with the data axes dp, and max_cp=2 on rank 0; the mesh "
+        assert meshes.startswith(f"{disagree}'cp=2'") and "max_cp=1 on rank 1; pass the same on all ranks" in degrees
+        other = "" if rank else "rank 1: "
+        assert invalid.startswith(f"{other}max_cp must be a power of two") and large == f"{other}mesh 'dp=4' has 4 ranks, the job has 2"
+        assert outcome["same"] == [0, 1]

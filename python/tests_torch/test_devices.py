@@ -11,6 +11,7 @@ from typing import Any
 
 import levada
 import pytest
+import torch
 from levada.batch.host_memory import RegisteredMemory
 
 GPU = pathlib.Path(__file__).parents[2] / "bench" / "gpu"
@@ -89,6 +90,25 @@ def test_device_buffers_are_refused_if_a_loop_would_overwrite_its_own_batch() ->
         levada.Feed([1], device="cuda", prefetch_to_device=True, device_buffers=2)
     with pytest.raises(levada.InvalidArgument, match="at least 2, got 1"):
         levada.Feed([1], device="cuda", device_buffers=1)
+
+
+@pytest.mark.parametrize("device", [True, 1.5, [], torch.float32])
+def test_a_device_of_another_type_is_refused_by_name(device: Any) -> None:
+    with pytest.raises(levada.InvalidArgument, match=r'device must be a name such as "cuda" or "cuda:1", or a torch.device, got ') as error:
+        levada.Feed([1], device=device)
+    assert isinstance(error.value, TypeError)
+
+
+def test_a_device_that_torch_lacks_is_refused_by_name() -> None:
+    for name in ("gpu", "cuda:x", ""):
+        with pytest.raises(levada.InvalidArgument, match=f"device is '{name}', which torch refuses"):
+            levada.Feed([1], device=name)
+    if torch.accelerator.is_available():
+        return
+    for options in ({}, {"prefetch_to_device": True}, {"device_buffers": 2}):
+        feed = levada.Feed([{"x": torch.ones(1)}], device="cuda", **options)
+        with pytest.raises(levada.Unsupported, match='device is cuda, and torch .* finds no accelerator on this machine; pass device="cpu"'):
+            next(iter(feed))
 
 
 @pytest.mark.parametrize("check", ["graphs"])

@@ -188,14 +188,14 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_next_step_works(tmp_path:
         "a step of 1 sample(s) cannot be divided over 2 data-parallel ranks",
         "rank 0: scheduler is 'fastest'; it must be",
         "rank 0: config.sequence_packing_scheduler is 'default_dynamic_cp'",
-        "rank 0: config.max_seqlen_per_dp_cp_rank must be a positive whole number, got None",
+        "rank 0: config.max_seqlen_per_dp_cp_rank must be a whole number, got None",
         "the scheduler returned 2 samples, 2 of them different, of a step of 14; it must return each sample once",
         "the process groups have 4 places (dp=2, cp=1, tp=2, pp=1), but 1 ranks call this",
     ]
     assert len(told[0]) == len(texts) + 2
     for text, each in zip(texts, told[0], strict=False):
         assert text in each["text"], (text, each)
-    others = {7: "SourceError", 9: "StopIteration", 12: "Unsupported"}
+    others = {7: "SourceError", 9: "StopIteration", 12: "Unsupported", 13: "InvalidType"}
     for at, each in enumerate(told[0][:-2]):
         assert each["kind"] == others.get(at, "InvalidArgument"), each
     assert told[0][7]["cause"] == "SourceError" and "the disk is gone" in told[3][7]["text"]

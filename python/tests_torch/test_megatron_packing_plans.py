@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import levada
+import numpy as np
 import pytest
 import torch
 from levada.dropin import megatron
 from levada.dropin._packing_samples import INPUTS, TARGETS, read
-from levada.dropin._packing_schedules import Schedule, Scheduler, balanced, check, in_order
+from levada.dropin._packing_schedules import Schedule, Scheduler, as_schedule, balanced, check, in_order
 from levada.dropin._packing_stages import keys_by_chunk
 from levada.dropin._packing_step import PackingSettings, Place, RankMessage, agree
 
@@ -105,6 +106,18 @@ def test_a_schedule_that_does_not_fit_is_refused(schedule: Schedule, text: str) 
         check(schedule, [4, 4, 4, 4], 2, 8, 1)
 
 
+def test_a_schedule_may_be_of_tuples_and_arrays() -> None:
+    assert as_schedule((((0, 1),), (np.array([2, 3]),))) == [[[0, 1]], [[2, 3]]]
+    for returned in (None, [[0, 1], [2, 3]], [[[0.5]]]):
+        with pytest.raises(levada.InvalidArgument, match="the scheduler returned .*; it must return the numbers of samples as lists"):
+            as_schedule(returned)
+
+
+def test_a_list_instead_of_an_iterator_is_refused() -> None:
+    with pytest.raises(levada.InvalidArgument, match="has type list, which is no iterator; pass iter"):
+        read([sample(4, padded_seq_len=4)], 1)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("item", "text"),
     [
@@ -117,6 +130,8 @@ def test_a_schedule_that_does_not_fit_is_refused(schedule: Schedule, text: str) 
         (sample(4, padded_seq_len=3), "has 4 elements of tokens, but padded_seq_len is 3; they must fit"),
         (sample(4, cu_seqlens=torch.tensor([0, 5])), "has 4 elements of tokens, but the last of cu_seqlens is 5"),
         (sample(4, cu_seqlens=torch.tensor([0, 3, 2, 4])), r"cu_seqlens \[0, 3, 2, 4\]; they must be 0 or more and never"),
+        (sample(4, cu_seqlens=[0, 4]), r"cu_seqlens \[0, 4\]; it must be a torch tensor of whole numbers"),
+        (sample(4, cu_seqlens=torch.tensor([0, 1.5, 4])), "cu_seqlens tensor.*; it must be a torch tensor of whole numbers"),
         ({**sample(4, padded_seq_len=4), "labels": [1, 2, 3, 4]}, "labels of list; it must be a torch tensor of int64"),
         ({**sample(4, padded_seq_len=4), "tokens": torch.ones(2, 2).long()}, r"tokens of shape \[2, 2\]; it must be"),
     ],

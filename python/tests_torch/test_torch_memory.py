@@ -4,6 +4,7 @@ python-torch`."""
 from __future__ import annotations
 
 import collections
+import itertools
 import pathlib
 from typing import Any, NamedTuple
 
@@ -151,3 +152,24 @@ def test_packed_rows_of_torch_tensors_equal_assigned_ones() -> None:
     assert row["cu_seqlens"].tolist() == [[0, 8, 12, 20]] and row["position_ids"].dtype == torch.int64
     with pytest.raises(levada.InvalidArgument, match="cannot be padded with -100"):
         levada.collate_packed([{"tokens": [1], "labels": torch.ones(1, dtype=torch.uint8)}], pad_to=2)
+
+
+def test_tensors_arrays_and_lists_of_one_field_are_packed_together() -> None:
+    for tokens in itertools.permutations([torch.tensor([1, 2]), np.array([3]), [4, 5]]):
+        row = levada.collate_packed([{"tokens": each, "labels": each} for each in tokens])
+        expected = [int(number) for each in tokens for number in each]
+        assert type(row["tokens"]) is torch.Tensor and row["tokens"].tolist() == [expected]
+        assert type(row["labels"]) is torch.Tensor and row["position_ids"].dtype == torch.int64
+        padded = levada.collate_padded([{"tokens": each} for each in tokens])["tokens"]
+        assert padded.tolist() == [[int(number) for number in each] + [0] * (2 - len(each)) for each in tokens]
+    assert levada.collate_padded([[], torch.tensor([1])]).tolist() == [[0], [1]]
+    with pytest.raises(levada.InvalidArgument, match="field tokens of a packed row: sample 1 is int32"):
+        levada.collate_packed([torch.tensor([1, 2]), np.array([3], np.int32)])
+    words = levada.collate_packed([{"tokens": [1], "extra": torch.ones(1)}, {"tokens": [2], "extra": ["a"]}])["extra"]
+    assert words[1] == ["a"]
+
+
+def test_labels_of_a_dtype_that_numpy_lacks_are_packed_unchanged() -> None:
+    scores = torch.tensor([0.5, 2.0], dtype=torch.bfloat16)
+    row = levada.collate_packed([{"tokens": torch.tensor([1, 2]), "labels": scores}])
+    assert torch.equal(row["labels"], scores[None])

@@ -9,6 +9,7 @@ import levada
 import numpy as np
 import pytest
 import tokenizers
+import torch
 import transformers
 
 TEXTS = ["the quick brown fox", "", "jumps over the lazy dog", "naïve 漢字 🙂"] * 20
@@ -49,3 +50,14 @@ def test_a_tokenizer_written_in_python_is_refused(tmp_path: pathlib.Path) -> Non
     (tmp_path / "text.txt").write_text("some text")
     with pytest.raises(levada.InvalidArgument, match="tokenizer is of type .*; it must be a path, a tokenizers.Tokenizer"):
         len(levada.Corpus(tmp_path / "text.txt", tokenizer=transformers.ByT5Tokenizer()))
+
+
+def test_a_model_keeps_packed_samples_apart_only_as_the_page_on_balance_says() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=50, **sizes))
+    texts = [torch.randint(0, 50, (length,)) for length in (5, 7, 3)]
+    separate = torch.cat([model(input_ids=text[None]).logits[0] for text in texts])
+    row = levada.collate_packed([{"input_ids": text, "labels": text} for text in texts])
+    masked = {"attention_mask": torch.ones_like(row["input_ids"])}
+    for options, is_apart in (({"use_cache": False}, True), ({}, False), ({"use_cache": False, **masked}, False)):
+        assert torch.allclose(model(**row, **options).logits[0], separate, atol=1e-5) == is_apart, options

@@ -1,23 +1,21 @@
-"""Balanced steps: computes the cost of samples and packs several samples into one row."""
+"""Balanced steps: computes the cost of samples, and takes and cuts the samples of a step."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import functools
-import itertools
 import math
 import operator
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from levada._levada import BalancedBy, ItemTraits, digest_of, pack_field
+from levada._levada import BalancedBy, ItemTraits, digest_of
+from levada.base.checks import whole_number
 from levada.base.errors import InvalidArgument, InvalidType
-from levada.batch.labels import NO_LOSS, mask_first_labels, shift_labels as shifted
-from levada.batch.memory import as_array, begin_batch, empty, expect_plain, plain_form
+from levada.batch.packing import collate_packed, is_of_numbers, length_of, packing_of
 
 Cost = str | Callable[[Any], int | Sequence[int]]
 Size = tuple[int, int, int, int, int]
@@ -27,11 +25,7 @@ _A_COST = "it must return a whole number of 0 or more, or two of them"
 _A_LENGTH = "it must return a whole number of 1 or more"
 _PLAIN = (bool, int, float, str, type(None))
 """Types whose repr() is the same in every process; other objects' may differ."""
-_LENGTHS = ("tokens", "input_ids")
-_MADE = ("cu_seqlens", "max_seqlen")
 _FIELD = re.compile(r"field\((.+)\)")
-_IGNORED = {"labels": NO_LOSS, "shift_labels": NO_LOSS}
-"""Padding value by field name; 0 for other fields."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Balance:
     - `max_delay`: maximum number of steps that a sample of a Corpus waits for similar ones if it would make a step long
       on its own, so that each rank gets one. Steps then have different samples than without `max_delay`.
     - `length`: a function that returns the number of tokens of a sample of an iterable. None means the length of its
-      `tokens` or `input_ids`, or of the sample itself.
+      `tokens` or `input_ids`, or of the sample itself; a tuple whose parts are not all numbers is refused.
     - `too_long`: how to handle a sample of an iterable with more than max_tokens tokens. "error" raises. "cut" drops
       the end of the fields that are as long as the sample. A Corpus cuts documents at its own sequence length.
     - `pad_to`: rounds lengths in a packed row up to a multiple of this, as context parallelism and fp8 require. A
@@ -89,12 +83,12 @@ class Balance:
                 raise InvalidType(f"{name} is {getattr(self, name)!r}; it must be a name, such as {Balance.__dict__[name]!r}")
         if self.counts is not None and not isinstance(self.counts, str):
             raise InvalidType(f'counts is {self.counts!r}; it must be "free", "equal" or None')
-        if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
-            raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
-        if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:
-            raise InvalidArgument(f"max_delay must be a number of steps, 0 or more, got {self.max_delay!r}")
-        if isinstance(self.max_cp, bool) or not isinstance(self.max_cp, int) or not 1 <= self.max_cp < 2**31:
-            raise InvalidArgument(f"max_cp must be a number of ranks, 1 or more, got {self.max_cp!r}")
+        if self.length is not None and not callable(self.length):
+            raise InvalidType(
+                f'length is {self.length!r}; it must be a function of a sample, such as lambda sample: len(sample["tokens"])'
+            )
+        for name, smallest, what in (("pad_to", 1, "whole number"), ("max_delay", 0, "number of steps"), ("max_cp", 1, "number of ranks")):
+            object.__setattr__(self, name, _count(name, getattr(self, name), smallest, what))
         if self.too_long not in ("error", "cut"):
             raise InvalidArgument(f'too_long is {self.too_long!r}; it must be "error" or "cut"')
         self.resolved(1 if self.max_cp > 1 else 0)
@@ -132,6 +126,16 @@ class Balance:
         if collate not in (None, collate_packed):
             label.append(f"collate_fn {name_of(collate)}")
         return ", ".join(label)
+
+
+def _count(name: str, number: Any, smallest: int, what: str) -> int:
+    try:
+        counted = whole_number(name, number)
+    except InvalidType:
+        raise InvalidType(f"{name} must be a {what}, {smallest} or more, got {number!r}") from None
+    if not smallest <= counted < 2**31:
+        raise InvalidArgument(f"{name} must be a {what}, {f'{smallest} or more' if counted < smallest else 'below 2**31'}, got {counted}")
+    return counted
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -182,13 +186,12 @@ class Samples:
     """Takes the samples of a step from an iterator, and makes batches from some of them."""
 
     def __init__(self, balance: Balance, max_tokens: int | None, collate: Callable[[list[Any]], Any] | None) -> None:
-        self._balance = balance
+        self._packing = packing_of(collate, balance.length, balance.multiple)
         self._limit = None
         if balance.too_long == "cut" and max_tokens is not None:
-            self._limit = max_tokens * balance.max_cp // balance.multiple * balance.multiple
-        self._length = balance.length or length_of
+            self._limit = max_tokens * balance.max_cp // self._packing.pad_to * self._packing.pad_to
+        self._length = self._packing.length
         self._weight = balance.weight
-        self._collate = None if collate is collate_packed else collate
         self._traits = ItemTraits()
         self._taken: list[_Taken] = []
 
@@ -198,7 +201,7 @@ class Samples:
         sizes = []
         for number in range(count):  # islice() would call iter(), which may restart the iterator
             try:
-                sample, is_own = self._traits.detached(next(iterator))
+                sample, is_own = self._traits.detached(_expect_sample(next(iterator), number))
             except StopIteration:
                 break
             try:
@@ -217,11 +220,11 @@ class Samples:
                 "a sample has been changed since it was read, before its step was made: let the iterator yield new objects"
             )
         samples = [each.sample for each in taken]
-        if self._collate is not None:
-            return self._collate(samples)
         try:
-            return collate_packed(samples, pad_to=self._balance.multiple, length=self._length)
+            return self._packing.collate(samples)
         except InvalidArgument as error:
+            if not self._packing.is_packed:
+                raise
             raise RefusedSample(str(error)) from None
 
     def _cut(self, sample: Any) -> Any:
@@ -246,7 +249,7 @@ class Samples:
         return length
 
     def _size(self, sample: Any) -> Size:
-        length, pad = self._tokens(sample), self._balance.multiple
+        length, pad = self._tokens(sample), self._packing.pad_to
         tokens = -(-length // pad) * pad
         if self._weight is None:
             return tokens, tokens * tokens, 0, 0, tokens - length
@@ -258,9 +261,16 @@ class Samples:
         return tokens, tokens * tokens, first, second, tokens - length
 
 
+def _expect_sample(sample: Any, number: int) -> Any:
+    """Returns the sample. It is passed on without a variable, which would be a reference that makes detached() copy."""
+    if sample is None:
+        raise RefusedSample(f"sample {number} of the step is None; yield mappings or sequences of tokens, or skip it")
+    return sample
+
+
 def _is_as_long(value: Any, length: int) -> bool:
     """Returns whether `value` has one element for each token of a sample."""
-    if not _is_of_numbers(value) and not hasattr(value, "ndim"):
+    if not is_of_numbers(value) and not hasattr(value, "ndim"):
         return False
     return getattr(value, "ndim", 1) > 0 and len(value) == length
 
@@ -294,197 +304,3 @@ def _whole(value: Any, name: str, sample: Any) -> int:
     raise RefusedSample(
         f"the {name} of a sample is {value!r}; it must be a whole number of 0 or more, below 2**62: {_shown(sample)}"
     )
-
-
-def length_of(sample: Any) -> int:
-    """Returns the number of tokens of a sample: the length of its field `tokens` or `input_ids`, or of the sample
-    itself. Raises InvalidArgument if it has none."""
-    if isinstance(sample, Mapping):
-        for name in _LENGTHS:
-            if name in sample:
-                return len(sample[name])
-        raise InvalidArgument("a sample has neither tokens nor input_ids; pass Balance(length=...)")
-    return len(sample)
-
-
-def collate_packed(
-    samples: Sequence[Any],
-    *,
-    pad_to: int = 1,
-    length: Callable[[Any], int] = length_of,
-    row_length: int | None = None,
-    max_segments: int | None = None,
-    shift_labels: bool = False,
-) -> dict[Any, Any]:
-    """Packs samples of different lengths into one row with a segment for each, in the memory of the running feed.
-
-    samples: mappings with the same keys, or bare sequences of tokens. A field whose first dimension is the sample's
-    length (a tensor, an array or a list of numbers) becomes [1, n, ...]. n is the sum of the lengths, each rounded up
-    to a multiple of `pad_to`; padding is 0, and -100 in `labels`. Any other field becomes the list of the samples'
-    values. The row also gets `cu_seqlens`, int32 [1, segments + 1], the start of each segment followed by n;
-    `max_seqlen`, int32 [1]; and, if the samples lack them, `position_ids`, int64 [1, n], counted from 0 in each
-    segment. Torch tensors remain torch tensors; other fields become numpy arrays.
-
-    `labels` belong to the token at the same position, with -100 for no loss, as in transformers. If they equal the
-    tokens, a causal model compares each with the prediction at the previous position. The first label of each sample
-    then becomes -100, so that no sample predicts the next one. Labels that are the next tokens belong with `tokens`, as
-    in Megatron-LM, and stay as they are; with `input_ids`, pass them as `shift_labels`.
-
-    shift_labels=True adds `shift_labels`, transformers' name for labels at the positions that predict them. Context
-    parallelism needs it, because a position and the next one may be on different ranks.
-
-    row_length and max_segments give all rows the same shapes, as CUDA graphs require. The padding from n to row_length
-    is a separate segment, and the last entry of `cu_seqlens` is repeated until there are max_segments + 1.
-
-    Raises InvalidArgument, naming the field, if samples differ in keys, dtypes or further dimensions, if an array holds
-    more than its elements, as a masked array does, or if the samples do not fit into row_length or max_segments. Also
-    raises it if `labels` are the next tokens although there are input_ids or shift_labels requires otherwise, or if
-    they are not numbers although shift_labels requires them.
-    """
-    import numpy as np
-
-    if not samples:
-        raise InvalidArgument("a packed row has at least one sample")
-    mappings = [sample if isinstance(sample, Mapping) else {"tokens": sample} for sample in samples]
-    keys = list(mappings[0])
-    for at, sample in enumerate(mappings):
-        if list(sample) != keys and set(sample) != set(keys):
-            fields, first = (sorted(map(str, each)) for each in (sample, keys))
-            raise InvalidArgument(f"sample {at} of a packed row has fields {fields}, the first has {first}")
-    if taken := [key for key in _MADE if key in keys]:
-        raise InvalidArgument(f"samples have a field {taken[0]}, which the packed row adds itself; remove it from the samples")
-    lengths = [length(sample) for sample in samples]
-    ends = list(itertools.accumulate(-(-each // pad_to) * pad_to for each in lengths))
-    bounds = _bounds(ends, row_length, max_segments)
-    begin_batch(_expected_bytes(mappings[0], lengths[0], bounds, shift_labels))
-    begins = [0, *ends[:-1]]
-    row: dict[Any, Any] = {
-        key: _packed(key, [sample[key] for sample in mappings], lengths, begins, bounds[-1]) for key in keys
-    }
-    torch = sys.modules.get("torch")
-    as_torch = torch is not None and any(isinstance(value, torch.Tensor) for value in row.values())
-
-    def made(values: Any, dtype: str) -> Any:
-        field = empty(values.shape, getattr(torch, dtype) if as_torch else dtype)
-        (field.numpy() if as_torch else field)[...] = values
-        return field
-
-    labels = _array(row.get("labels"))
-    tokens = _array(row.get("input_ids", row.get("tokens")))
-    if labels is not None and tokens is not None and labels.shape == tokens.shape:
-        mask_first_labels(labels, tokens, lengths, begins, may_be_next="input_ids" not in keys and not shift_labels)
-    if shift_labels:
-        if labels is None or "shift_labels" in keys:
-            raise InvalidArgument("shift_labels=True makes them of a field `labels` with a number for each token; samples have none")
-        row["shift_labels"] = made(shifted(labels, bounds), labels.dtype.name)
-    if "position_ids" not in keys:
-        positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], np.diff(bounds))
-        row["position_ids"] = made(positions[None], "int64")
-    row["cu_seqlens"] = made(np.asarray([bounds]), "int32")
-    row["max_seqlen"] = made(np.diff(bounds).max(keepdims=True), "int32")
-    return row
-
-
-def _array(field: Any) -> Any:
-    """Returns a view of a packed field as a numpy array; None for a list."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(field, torch.Tensor):
-        return field.numpy()
-    return None if isinstance(field, list) else field
-
-
-def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -> list[int]:
-    """Returns the starts of a row's segments, followed by the length of the row."""
-    bounds = [0, *ends]
-    if row_length is not None and bounds[-1] > row_length:
-        raise InvalidArgument(f"{len(ends)} samples have {bounds[-1]} tokens, which row_length={row_length} does not hold")
-    if row_length is not None and bounds[-1] < row_length:
-        bounds.append(row_length)
-    if max_segments is not None:
-        if len(bounds) - 1 > max_segments:
-            padding = " and one of padding" if len(bounds) - 1 > len(ends) else ""
-            raise InvalidArgument(f"a row has {len(ends)} segments{padding}, more than max_segments={max_segments}")
-        bounds += [bounds[-1]] * (max_segments + 1 - len(bounds))
-    return bounds
-
-
-def _expected_bytes(first: Mapping[Any, Any], length: int, bounds: list[int], shift_labels: bool) -> int:
-    """Returns the number of bytes of a packed row's tensors, assuming that all samples have the fields of the first."""
-    per_position = 16 if shift_labels else 8  # for position_ids, and shift_labels
-    for value in first.values():
-        if isinstance(value, (list, tuple)):
-            per_position += 8 if len(value) == length else 0
-        elif getattr(value, "ndim", 0) > 0 and len(value) == length:
-            per_position += -(-getattr(value, "nbytes", 0) // max(length, 1))
-    return bounds[-1] * per_position + 4 * (len(bounds) + 1) + 64 * (len(first) + 3)
-
-
-def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], size: int) -> Any:
-    """Returns a field of a packed row: one tensor, or the values unchanged."""
-
-    def make(shape: list[int], dtype: str) -> tuple[Any, Any]:
-        torch = sys.modules.get("torch")
-        row = empty(shape, values[0].dtype if torch is not None and isinstance(values[0], torch.Tensor) else dtype)
-        value = _IGNORED.get(key, 0)
-        return row, None if value == 0 or sum(lengths) == size else _element(key, row, value)
-
-    row = pack_field(str(key), values, lengths, begins, size, _converted, make)
-    if row is not None:
-        return row
-    for value, length in zip(values, lengths, strict=True):
-        if _is_more_than_elements(value) and value.ndim > 0 and len(value) == length:
-            raise InvalidArgument(
-                f"field {key} has type {type(value).__name__}, which is more than its elements; pass {plain_form(value)}"
-            )
-    return values
-
-
-def _is_more_than_elements(value: Any) -> bool:
-    """Returns whether `value` is an array of numbers whose class derives from numpy's. A packed row drops the class."""
-    import numpy as np
-
-    if not isinstance(value, np.ndarray) or value.dtype.kind in _NO_NUMBERS:
-        return False
-    return type(value) not in (np.ndarray, np.memmap)
-
-
-_NO_NUMBERS = "OSUMm"
-"""The `kind`s of numpy dtypes that become lists: objects, bytes, strings, dates and durations."""
-
-
-def _element(key: Any, row: Any, value: int) -> Any:
-    """Returns a tensor like `row` with the single element `value`."""
-    import numpy as np
-
-    refusal = InvalidArgument(f"field {key} has the dtype {row.dtype} and cannot be padded with {value}; use another dtype")
-    try:
-        element = np.full(1, value, row.dtype) if isinstance(row, np.ndarray) else row.new_full((1,), value)
-    except (OverflowError, RuntimeError) as error:
-        raise refusal from error
-    (held,) = element.tolist()
-    if not isinstance(held, float) and held != value:
-        raise refusal
-    return element
-
-
-def _converted(value: Any) -> Any:
-    """Returns a contiguous tensor or array for a tensor that is not contiguous or a list of numbers; otherwise None."""
-    import numpy as np
-
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        expect_plain(value)
-        return value.detach().cpu()
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind in _NO_NUMBERS or _is_more_than_elements(value):
-            return None
-        return np.asarray(value, value.dtype.newbyteorder("="))
-    return as_array(value) if _is_of_numbers(value) else None
-
-
-def _is_of_numbers(value: Any) -> bool:
-    import numpy as np
-
-    if isinstance(value, np.ndarray):
-        return True
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, (int, float)) for each in value)

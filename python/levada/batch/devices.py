@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import Any
 
 from levada._levada import Membership
-from levada.base.errors import InvalidArgument, Unsupported
+from levada.base.errors import InvalidArgument, InvalidType, Unsupported
+from levada.base.exception_texts import text_of
 from levada.batch.classes import find_registration, is_named_tuple
 from levada.batch.host_memory import RegisteredMemory, driver_of
 
@@ -60,10 +61,10 @@ def sender(device: Any, *, own_stream: bool = False, buffers: int | None = None)
 
     `own_stream`: copies on a separate stream and thread. `buffers`: copies into this many sets of tensors in turn. A
     device without an index means the device that is current when the first batch is moved. Raises Unsupported without
-    torch, and RuntimeError for a device that torch does not know."""
+    torch, and InvalidArgument for a device that torch does not know."""
     if device is None:
         return None
-    target = _torch(f"device is {device}").device(device)
+    target = _target(device)
     if target.type == "cpu":
         return None
     if target.type == "meta":
@@ -86,6 +87,19 @@ def _torch(wanted: str) -> Any:
         return importlib.import_module("torch")
     except ImportError:
         raise Unsupported(f"{wanted}, but torch, whose tensors would be moved, is not installed") from None
+
+
+def _target(device: Any) -> Any:
+    """Returns the torch.device that `device` names."""
+    torch = _torch(f"device is {device}")
+    try:
+        return torch.device(device)
+    except TypeError:
+        raise InvalidType(f'device must be a name such as "cuda" or "cuda:1", or a torch.device, got {device!r}') from None
+    except RuntimeError as error:
+        raise InvalidArgument(
+            f'device is {device!r}, which torch refuses ({text_of(error)}); it must be a name such as "cuda" or "cuda:1"'
+        ) from None
 
 
 def _there(batch: Any) -> Arrive:
@@ -157,6 +171,10 @@ class _DeviceCopies(Sender):
 
     def _start(self) -> None:
         torch: Any = sys.modules["torch"]
+        if not torch.accelerator.is_available():
+            raise Unsupported(
+                f'device is {self._device}, and torch {torch.__version__} finds no accelerator on this machine; pass device="cpu"'
+            )
         self._device = _with_index(self._device)
         self._stream = torch.Stream(self._device) if self._own_stream else None
         self._stages = [_Stage(self._device), _Stage(self._device)]

@@ -32,8 +32,7 @@ def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: 
         if not may_be_next:
             _expect_not_next(labels[0], tokens[0], np.setdiff1d(places, [end - 1 for _, end in spans]))
         return
-    if labels.dtype.kind in "ub":
-        raise InvalidArgument(f"labels are {labels.dtype.name}, which cannot be -100; use int64")
+    _expect_signed(labels)
     labels[0, [begin for begin, _ in spans]] = NO_LOSS
 
 
@@ -41,15 +40,22 @@ def shift_labels(labels: Any, bounds: Sequence[int]) -> Any:
     """Returns the labels at the positions that predict them: each label moves to the previous position, and the last
     position of a segment gets -100.
 
-    labels: a numpy array [1, n, ...]. bounds: the starts of the segments, followed by n.
+    labels: a numpy array [1, n, ...]. bounds: the starts of the segments, followed by n. Raises InvalidArgument if the
+    dtype of the labels cannot hold -100.
     """
     import numpy as np
 
+    _expect_signed(labels)
     shifted = np.full_like(labels, NO_LOSS)
     shifted[:, :-1] = labels[:, 1:]
     ends = np.asarray(bounds[1:], np.intp)
     shifted[:, ends[ends > 0] - 1] = NO_LOSS
     return shifted
+
+
+def _expect_signed(labels: Any) -> None:
+    if labels.dtype.kind in "ub":
+        raise InvalidArgument(f"labels are {labels.dtype.name}, which cannot be -100; use int64")
 
 
 def _expect_not_next(labels: Any, tokens: Any, places: Any) -> None:

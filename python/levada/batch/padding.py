@@ -8,6 +8,7 @@ from typing import Any
 
 from levada.base.errors import InvalidArgument
 from levada.batch.memory import as_array, common_dtype, empty, expect_plain, stack
+from levada.batch.packing import alike, positive
 
 __all__ = ["collate_padded"]
 
@@ -25,10 +26,9 @@ def collate_padded(
 
     Raises InvalidArgument if samples differ in fields, dtypes or further dimensions.
     """
-    if not samples:
+    pad_to = positive("pad_to", pad_to)
+    if len(samples) == 0:
         raise InvalidArgument("a batch has at least one sample")
-    if pad_to < 1:
-        raise InvalidArgument(f"pad_to must be at least 1, got {pad_to}")
     first = samples[0]
     if not isinstance(first, Mapping):
         if isinstance(pad_value, Mapping):
@@ -49,11 +49,11 @@ def _padded(values: Sequence[Any], what: str, pad_value: float, pad_to: int) -> 
     torch = sys.modules.get("torch")
     for value in values:
         expect_plain(value)
-    values = _arrays_of(values)
+    values = _arrays_of(alike(list(values)), what)
     first = values[0]
     if not (hasattr(first, "shape") and hasattr(first, "dtype") and len(first.shape) > 0):
         return stack(values)
-    if any(value.shape[1:] != first.shape[1:] or value.dtype != first.dtype for value in values):
+    if any(not hasattr(value, "shape") or value.shape[1:] != first.shape[1:] or value.dtype != first.dtype for value in values):
         raise InvalidArgument(f"{what} have different dtypes, or shapes that differ in more than the first dimension")
     longest = -(-max(value.shape[0] for value in values) // pad_to) * pad_to
     batch = empty((len(values), longest, *first.shape[1:]), first.dtype)
@@ -67,13 +67,18 @@ def _padded(values: Sequence[Any], what: str, pad_value: float, pad_to: int) -> 
     return batch
 
 
-def _arrays_of(values: Sequence[Any]) -> Sequence[Any]:
+def _arrays_of(values: Sequence[Any], what: str) -> Sequence[Any]:
     """Returns lists of numbers as arrays of one dtype, and other values unchanged."""
     import numpy as np
 
     if not isinstance(values[0], (list, tuple)):
         return values
-    numbers = [as_array(value) for value in values if len(value)]
+    try:
+        numbers = [as_array(value) for value in values if len(value)]
+    except ValueError:
+        raise InvalidArgument(
+            f"{what} are lists or tuples whose parts differ in length or are not numbers; pass arrays, or mappings of fields"
+        ) from None
     dtype = common_dtype(numbers) if numbers else np.dtype(np.int64)
     return [np.asarray(value, dtype) for value in values] if dtype.kind in "biuf" else values
 
@@ -82,7 +87,7 @@ def _pad(rest: Any, pad_value: float, what: str) -> None:
     refusal = InvalidArgument(f"{what} of {rest.dtype} cannot be padded with {pad_value}")
     try:
         rest[:] = pad_value
-    except (OverflowError, RuntimeError, ValueError) as error:
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise refusal from error
     held = rest.reshape(-1)[:1].tolist()
     if held and not isinstance(held[0], (float, complex)) and held[0] != pad_value:

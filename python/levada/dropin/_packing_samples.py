@@ -37,6 +37,8 @@ def read(data_iterator: Iterator[Any], count: int) -> list[Sample]:
     Raises StopIteration if the iterator ends early; SourceError, with the traceback, if it raises; and InvalidArgument,
     naming item and key, for an invalid item.
     """
+    if not hasattr(data_iterator, "__next__"):
+        raise InvalidArgument(f"the data iterator has type {type(data_iterator).__name__}, which is no iterator; pass iter() of it")
     samples = []
     for number in range(count):
         try:
@@ -73,7 +75,10 @@ def _samples_of(item: Mapping[str, Any], where: str) -> list[Sample]:
         _check_lengths(fields, padded, "padded_seq_len", where)
         return [Sample(original, padded, fields)]
     # A data set may repeat the last boundary, so that all of its items have the same size.
-    bounds: list[int] = item["cu_seqlens"].reshape(-1).unique_consecutive().tolist()
+    given = item["cu_seqlens"]
+    if not hasattr(given, "unique_consecutive") or given.is_floating_point():
+        raise InvalidArgument(f"{where} has cu_seqlens {given!r:.80}; it must be a torch tensor of whole numbers")
+    bounds: list[int] = given.reshape(-1).unique_consecutive().tolist()
     if not bounds or bounds[0] < 0 or any(end < begin for begin, end in itertools.pairwise(bounds)):
         raise InvalidArgument(f"{where} has cu_seqlens {bounds}; they must be 0 or more and never fall")
     _check_lengths(fields, bounds[-1], "the last of cu_seqlens", where)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from levada import _levada
 from levada.base.errors import InvalidArgument
@@ -55,6 +57,16 @@ def in_order(lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int)
         else:
             donor -= 1
     return [packs[rank::ranks] for rank in range(ranks)]
+
+
+def as_schedule(returned: Any) -> Schedule:
+    """Returns the result of a scheduler as lists of ints. Raises InvalidArgument for anything else."""
+    try:
+        return [[[operator.index(number) for number in micro] for micro in mine] for mine in returned]
+    except TypeError:
+        raise InvalidArgument(
+            f"the scheduler returned {returned!r:.80}; it must return the numbers of samples as lists: [rank][micro-batch][sample]"
+        ) from None
 
 
 def check(schedule: Schedule, lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int) -> None:

@@ -35,12 +35,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from levada import _levada
+from levada.base.checks import whole_number
 from levada.base.errors import InvalidArgument, Unsupported
 from levada.batch.devices import accelerator, mover
+from levada.batch.packing import positive
 from levada.dropin._megatron import place, sliced
 from levada.dropin._packing_exchange import Batch, deliver
 from levada.dropin._packing_samples import INPUTS, KEYS, TARGETS, Sample, lengths_of, read
-from levada.dropin._packing_schedules import Scheduler, balanced, check, in_order
+from levada.dropin._packing_schedules import Scheduler, as_schedule, balanced, check, in_order
 from levada.dropin._packing_stages import chunks_of, keys_by_chunk
 from levada.dropin._packing_step import PackingSettings, Place, RankMessage, agree, failure
 from levada.dropin.bridge import BroadcastIterator
@@ -109,7 +111,7 @@ def wrap_data_iterator(
         raise error from cause
     settings = step.settings
     task = (step.padded, settings.sizes.data, settings.max_tokens, settings.multiple)
-    schedule = _scheduler(scheduler, config)(*task)
+    schedule = as_schedule(_scheduler(scheduler, config)(*task))
     check(schedule, *task)
     items = deliver(job, step, schedule, samples, TIMEOUT)
     groups = _groups(pg_collection)
@@ -209,6 +211,7 @@ def _rank_message(
     data_iterator: Any, config: Any, num_microbatches: int, pg_collection: Any, scheduler: str | Scheduler
 ) -> tuple[RankMessage, list[Sample] | None]:
     """Returns this rank's message to the others, and the samples that it has read."""
+    count = whole_number("num_microbatches", num_microbatches)
     groups = _groups(pg_collection)
     (data, dp), (tensor, tp), (pipeline, pp) = (place(groups[name]) for name in ("dp", "tp", "pp"))
     context, both = place(groups["dp_cp"])
@@ -219,12 +222,12 @@ def _rank_message(
         sizes=Place(dp, cp, tp, pp),
         max_tokens=_positive(config, "max_seqlen_per_dp_cp_rank") * cp,
         multiple=_positive(config, "microbatch_group_size_per_vp_stage") if chunks_of(config) > 1 else 1,
-        num_microbatches=num_microbatches,
+        num_microbatches=count,
         scheduler=scheduler if isinstance(scheduler, str) else getattr(scheduler, "__qualname__", "a function"),
     )
     if chunks_of(config) > 1 and data_iterator is not None:
         data_iterator = next((each for each in data_iterator if each is not None), None)
-    samples = None if data_iterator is None else read(data_iterator, num_microbatches)
+    samples = None if data_iterator is None else read(data_iterator, count)
     return RankMessage(
         error=None,
         place=Place(data, context % cp, tensor, pipeline),
@@ -262,10 +265,7 @@ class _Named:
 
 
 def _positive(config: Any, name: str) -> int:
-    value = getattr(config, name, None)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgument(f"config.{name} must be a positive whole number, got {value!r}")
-    return value
+    return positive(f"config.{name}", getattr(config, name, None))
 
 
 def _scheduler(scheduler: str | Scheduler, config: Any) -> Scheduler:

@@ -8,10 +8,11 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Layout, Mesh
-from levada.base.checks import check_choice, whole_number
+from levada.base.checks import check_choice, check_function, whole_number
 from levada.base.errors import InvalidArgument, InvalidType
 from levada.base.iterators import Ended
 from levada.batch.balance import Balance
+from levada.batch.packing import packing_of
 from levada.feed.losses import OnPeerLost
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.readers import ITERATE
@@ -107,7 +108,7 @@ def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, co
     if is_corpus and iterate != "thread":
         raise InvalidArgument(f"iterate is {iterate}; the C++ core reads a Corpus on its own threads")
     if counts_rows and divide != "split":
-        raise InvalidArgument('batch_size is for a Corpus and for divide="split"; otherwise an item is a whole batch')
+        raise InvalidArgument('batch_size is for a Corpus, for samples with balance= or max_tokens=, and for divide="split"; otherwise an item is a whole batch')
     if tail != "drop" and divide == "split" and not (is_corpus or counts_rows):
         raise InvalidArgument(
             f'tail is "{tail}"; with divide="split" an item is a whole step, so pass batch_size=, the rows of a rank, of which the '
@@ -135,9 +136,12 @@ def check_balance(
         raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
     if tail == "pad":
         raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
+    if collate_fn is not None:
+        check_function("collate_fn", collate_fn)
+    pad_to = packing_of(collate_fn, balance.length, balance.multiple).pad_to
     room = None if max_tokens is None else max_tokens * balance.max_cp
-    if room is not None and room < balance.multiple:
-        raise InvalidArgument(f"max_tokens is {max_tokens}; with lengths rounded up to {balance.multiple} no sample fits a micro-batch")
+    if room is not None and room < pad_to:
+        raise InvalidArgument(f"max_tokens is {max_tokens}; with lengths rounded up to {pad_to} no sample fits a micro-batch")
     if room is not None and seq_length is not None and seq_length > room:
         raise InvalidArgument(
             f"the seq_length of the corpus is {seq_length} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "

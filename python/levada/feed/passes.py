@@ -182,7 +182,9 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: Taken 
         return Beginning(None, first, prepare=functools.partial(draw_as_reader, source))
     name = type(source).__name__
     handoff = Handoff(feed._samples_per_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
-    may_lack = (at.step - 1) // feed._samples_per_item if feed.tail != "drop" else 0
+    may_lack = (at.step - 1) // feed._samples_per_item
+    if feed.tail == "drop":  # the run that saved the state may have kept an incomplete last step
+        may_lack = min(may_lack, items - at.item - 1) if at.item >= 0 else 0
     counted = Counted(position, items, may_lack, name=f"this {name}", skipped=feed.skip * feed._items_a_step)
     if feed.check != "none" and state is None:
         if not feed._counts_rows or at.step == feed._counted_a_step:

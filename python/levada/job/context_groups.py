@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from levada import _levada
 from levada._levada import Mesh
 from levada.base.checks import whole_number
 from levada.base.errors import InvalidArgument, Unsupported
+from levada.job.job import join
 from levada.job.meshes import as_mesh, with_cp_as_data
+
+_TIMEOUT = 1800.0
 
 
 class ContextGroups:
@@ -23,29 +28,26 @@ class ContextGroups:
 
     Makes one group for each aligned block of 2, 4, ..., max_cp of the mesh's dp x cp ranks that have the same
     coordinates along the other axes. Each rank is in log2(max_cp) groups. All ranks of the job must construct it
-    together, after init_process_group(). Raises InvalidArgument if the mesh does not consist of the job's ranks, or if
-    max_cp is not a power of two that divides dp x cp.
+    together, after init_process_group(). Raises InvalidArgument on all ranks if the mesh does not consist of the job's
+    ranks, if max_cp is not a power of two that divides dp x cp, or if ranks pass different ones.
     """
 
     def __init__(self, mesh: Mesh | str | Mapping[str, int] | Any, max_cp: int) -> None:
         distributed: Any = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_initialized():
             raise Unsupported("ContextGroups makes groups of torch.distributed: call init_process_group() before")
-        self.mesh = as_mesh(mesh)
-        self.max_cp = max_cp = whole_number("max_cp", max_cp)
-        ranks = self.mesh.size
-        if ranks != distributed.get_world_size():
-            raise InvalidArgument(f"mesh '{self.mesh}' has {ranks} ranks, the job has {distributed.get_world_size()}")
+        try:
+            self.mesh, self.max_cp = _checked(mesh, max_cp, distributed.get_world_size())
+        except InvalidArgument as error:
+            _expect_same("", str(error))
+            raise
         with_data = with_cp_as_data(self.mesh)
-        if max_cp < 1 or max_cp & (max_cp - 1) or with_data.data_size % max_cp:
-            raise InvalidArgument(
-                f"max_cp must be a power of two that divides the {with_data.data_size} dp x cp ranks of '{self.mesh}', got {max_cp}"
-            )
+        _expect_same(f"the mesh '{self.mesh}' with the data axes {', '.join(self.mesh.data_axes)}, and max_cp={self.max_cp}", "")
         mine = distributed.get_rank()
         self._groups: dict[int, Any] = {1: None}
         for members in _rows(with_data):
             size = 2
-            while size <= max_cp:
+            while size <= self.max_cp:
                 for first in range(0, len(members), size):
                     block = members[first : first + size]
                     group = distributed.new_group(block)
@@ -61,6 +63,35 @@ class ContextGroups:
 
     def __repr__(self) -> str:
         return f"ContextGroups('{self.mesh}', max_cp={self.max_cp})"
+
+
+def _checked(mesh: Any, max_cp: Any, ranks: int) -> tuple[Mesh, int]:
+    """Returns the arguments of ContextGroups in a job of so many ranks. Raises InvalidArgument if they are invalid."""
+    made, count = as_mesh(mesh), whole_number("max_cp", max_cp)
+    if made.size != ranks:
+        raise InvalidArgument(f"mesh '{made}' has {made.size} ranks, the job has {ranks}")
+    slots = with_cp_as_data(made).data_size
+    if count < 1 or count & (count - 1) or slots % count:
+        raise InvalidArgument(f"max_cp must be a power of two that divides the {slots} dp x cp ranks of '{made}', got {count}")
+    return made, count
+
+
+def _expect_same(arguments: str, error: str) -> None:
+    """Raises InvalidArgument if ranks pass different arguments, or if another rank has an error. Otherwise ranks would
+    wait for groups that other ranks do not make, or reduce over different ranks. Collective."""
+    sent = _levada.agree(join(), json.dumps([arguments, error]).encode(), _TIMEOUT, "making ContextGroups")
+    if error:
+        return
+    everything = [json.loads(each) for each in sent]
+    for rank, (_, theirs) in enumerate(everything):
+        if theirs:
+            raise InvalidArgument(f"rank {rank}: {theirs}")
+    (first, _), *_ = everything
+    for rank, (theirs, _) in enumerate(everything):
+        if theirs != first:
+            raise InvalidArgument(
+                f"ranks disagree on ContextGroups: {first} on rank 0; {theirs} on rank {rank}; pass the same on all ranks"
+            )
 
 
 def _rows(mesh: Mesh) -> list[list[int]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from levada import _levada
 from levada.base.checks import whole_number
 from levada.base.errors import InvalidArgument
-from levada.batch.balance import Balance, Size
+from levada.base.exception_texts import failure_text
+from levada.batch.balance import Balance, RefusedSample, Size
+from levada.batch.packing import Packing
 
 
 class Lengths:
@@ -18,14 +21,21 @@ class Lengths:
         self._of = of
 
     def __call__(self, numbers: list[int]) -> list[int]:
-        get = self._of if callable(self._of) else self._of.__getitem__
-        return [_length(number, get(number)) for number in numbers]
+        get = self._of if callable(self._of) else self._of.item
+        return [_length(number, get) for number in numbers]
 
 
-def _length(number: int, value: Any) -> int:
-    length = whole_number(f"the length of item {number}", value)
+def _length(number: int, get: Callable[[int], Any]) -> int:
+    try:
+        value = get(number)
+    except Exception as error:
+        raise RefusedSample(f"lengths raised {failure_text(error)} for item {number}") from error
+    try:
+        length = whole_number("", value)
+    except InvalidArgument:
+        length = 0
     if not 1 <= length < 1 << 31:
-        raise InvalidArgument(f"the length of item {number} is {length}; it must be from 1 to 2**31 - 1")
+        raise RefusedSample(f"the length of item {number} is {value!r}; it must be a whole number from 1 to 2**31 - 1")
     return length
 
 
@@ -35,10 +45,11 @@ class StepBalance(NamedTuple):
     balance: Balance
     max_tokens: int | None
     lengths: Lengths
+    packing: Packing
 
     def sizes(self, numbers: list[int]) -> list[Size]:
         """Returns the sizes by which the core balances items, without making the items."""
-        pad = self.balance.pad_to
+        pad = self.packing.pad_to
         lengths = self.lengths(numbers)
         padded = [-(-length // pad) * pad for length in lengths]
         return [(tokens, tokens * tokens, 0, 0, tokens - length) for tokens, length in zip(padded, lengths, strict=True)]

@@ -13,7 +13,6 @@ from levada._levada import derived_seed
 from levada.base.epochs import set_epoch_of
 from levada.base.errors import InvalidArgument, ItemError
 from levada.base.exception_texts import failure_text, report_of
-from levada.batch.balance import collate_packed, length_of
 from levada.batch.memory import note_levada_worker
 from levada.loader.balanced import StepBalance
 from levada.loader.division import Division
@@ -172,23 +171,23 @@ class Producer(Sequence[Any]):
 
     def packed(self, samples: list[Sample]) -> Any:
         """Makes a micro-batch of a balanced step. Raises ItemError."""
-        items = self._make(samples, [])
-        if self.making.collate is not None:
+        items, balanced = self._make(samples, []), self.making.balanced
+        if balanced is None or not balanced.packing.is_packed:
             return self.collate(items, samples)
-        assert self.making.balanced is not None
-        balance = self.making.balanced.balance
-        length = balance.length or length_of
-        said = self.making.balanced.lengths([sample.number for sample in samples])
+        said = balanced.lengths([sample.number for sample in samples])
         for sample, item, tokens in zip(samples, items, said, strict=True):
-            if (found := length(item)) != tokens:
+            if (found := balanced.packing.length(item)) != tokens:
                 name, number = describe(self.making.dataset, sample.number)
                 text = f"item {number} of {name} (epoch {sample.epoch}, position {sample.position}) has {found} tokens, but lengths "
                 raise _error(sample, f"{text}has {tokens}; set lengths to the number of tokens of each item as it is made", name=name)
-        return collate_packed(items, pad_to=balance.pad_to, length=length)
+        try:
+            return balanced.packing.collate(items)
+        except InvalidArgument as error:
+            raise _error(samples[0], f"{error}, for the items {self._items_text(samples)}") from None
 
     def _detached(self, batch: Any) -> Any:
         """Returns a micro-batch that collate_fn cannot change when it makes the next one."""
-        return _levada.ItemTraits().detached(batch)[0]
+        return None if batch is None else _levada.ItemTraits().detached(batch)[0]
 
     def _samples_of_step(self, step: int) -> int:
         first, draws = self.plan.division.step(step)
@@ -286,13 +285,15 @@ class Producer(Sequence[Any]):
             seed_all(_key)
             return collate(given)
         except Exception as error:
-            numbers = [sample.number for sample in samples]
             name = getattr(collate, "__name__", type(collate).__name__)
-            text = f"collate_fn {name} raised {failure_text(error)} for the items {_shown(numbers)} of"
-            text += f" {type(self.making.dataset).__name__} (epoch {first.epoch}, position {first.position}), {_where()}"
+            text = f"collate_fn {name} raised {failure_text(error)} for the items {self._items_text(samples)}"
             raise _error(first, text, error) from error
         finally:
             _key = None
+
+    def _items_text(self, samples: list[Sample]) -> str:
+        numbers, first = _shown([sample.number for sample in samples]), samples[0]
+        return f"{numbers} of {type(self.making.dataset).__name__} (epoch {first.epoch}, position {first.position}), {_where()}"
 
     def one(self, plan: Plan, position: int) -> Any:
         """Makes one item in this process without changing the process's random generators."""

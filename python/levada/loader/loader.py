@@ -15,6 +15,7 @@ from levada.base.exception_texts import failure_text, text_of
 from levada.base.keywords import explain_unknown
 from levada.batch.balance import Balance, Cost
 from levada.batch.memory import collate
+from levada.batch.packing import packing_of
 from levada.feed.arguments import count, count_or_none
 from levada.feed.feed import Batch
 from levada.feed.loaders import with_article
@@ -341,7 +342,8 @@ class DataLoader(LoaderView[Batch]):
             assert self._order is not None
             balanced = None
             if self.balance is not None and self._lengths is not None:
-                balanced = StepBalance(self.balance, self.max_tokens, self._lengths)
+                packing = packing_of(self.collate_fn, self.balance.length, self.balance.multiple)
+                balanced = StepBalance(self.balance, self.max_tokens, self._lengths, packing)
             making = Making(
                 self.dataset, self._order, self.collate_fn, self._yields_items, self._skips, self._has_counts, balanced
             )
