@@ -82,12 +82,12 @@ class PackedOrder {
 
   struct Window {
     std::int64_t first_sample = 0;
-    std::uint64_t offset = 0;  ///< of its block among all blocks
-    std::uint64_t digest = 0;  ///< of its block
+    std::uint64_t offset = 0;  ///< the start of its block among all blocks
+    std::uint64_t digest = 0;  ///< hash64() of its block
   };
   struct Table {
     std::int64_t samples = 0, positions = 0, max_segments = 0;
-    std::uint64_t bytes = 0;  ///< of all blocks
+    std::uint64_t bytes = 0;  ///< size of all blocks
     std::vector<Window> windows;
 
     std::int64_t samples_of(std::size_t index) const;

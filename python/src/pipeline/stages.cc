@@ -64,7 +64,9 @@ struct Position {
   std::vector<Cursor> inputs;
 
   Cursor encode() const {
-    std::vector<std::pair<Key, Tree>> fields = {{"stage", std::string(name)}, {"num_outputs", num_outputs}};
+    std::vector<std::pair<Key, Tree>> fields;
+    fields.emplace_back("stage", std::string(name));
+    fields.emplace_back("num_outputs", num_outputs);
     if (state) fields.emplace_back("state", *state);
     if (!inputs.empty()) fields.emplace_back("inputs", Tree::list(inputs));
     return Tree::dict(std::move(fields));
