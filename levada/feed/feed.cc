@@ -111,11 +111,13 @@ class Feed::Impl {
   void close(std::string_view reason) {
     const Call call(*this);
     own_step_.reset();
-    if (!end_) receive_decisions();
-    const bool has_more = !end_ && !follower_.finished();
-    const bool is_left = !end_ && reason.empty() && follower_.is_abandoned() && !follower_.departure()->reason.empty();
-    if (has_more || (!end_ && !reason.empty())) leave(reason);
-    if (!end_) end_ = has_more ? own_end(FeedEnd::Cause::left, wiring_.rank()) : *follower_.end();
+    bool is_left = false;
+    try {
+      if (!end_) is_left = end_by_leaving(reason);
+    } catch (...) {
+      end_all();
+      throw;
+    }
     stop_reader();
     if (is_left) throw_left(*follower_.departure());
   }
@@ -224,6 +226,31 @@ class Feed::Impl {
     if (end_ || !cause || cause->kind != ErrorKind::timeout) return;
     end_ = own_end(FeedEnd::Cause::abandoned, lost.rank());
     end_->message = cause->detail;
+  }
+
+  /// Leaves and sets end_. Returns whether another rank has left with a reason and this one has none.
+  bool end_by_leaving(std::string_view reason) {
+    receive_decisions();
+    const bool has_more = !follower_.finished();
+    const bool is_left = reason.empty() && follower_.is_abandoned() && !follower_.departure()->reason.empty();
+    if (has_more || !reason.empty()) leave(reason);
+    end_ = has_more ? own_end(FeedEnd::Cause::left, wiring_.rank()) : *follower_.end();
+    return is_left;
+  }
+
+  /// Ends the pass for all ranks because of the exception in flight, with which this rank could not leave.
+  void end_all() {
+    try {
+      throw;
+    } catch (const Timeout& timeout) {
+      give_up(timeout);
+    } catch (const PeerLost& lost) {
+      note_given_up(lost);
+    } catch (...) {
+      wiring_.engine->abort("it could not leave the feed");
+    }
+    if (!end_) end_ = own_end(FeedEnd::Cause::left, wiring_.rank());
+    stop_reader();
   }
 
   /// Reports that this rank leaves. The lead, which forwards departures, also waits until its own has been sent.

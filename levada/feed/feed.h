@@ -48,7 +48,7 @@ struct FeedOptions {
   Access access = Access::read_only;
   TraceLog* trace = nullptr;  ///< records what this rank does and waits for; must outlive the feed
   /// Called repeatedly on the caller's thread while the constructor, next() or close() waits. An exception from it ends
-  /// the wait; if next() or close() was waiting, the feed stays usable. May be empty.
+  /// the wait. If next() was waiting, the feed stays usable; if close() was, the feed ends on all ranks. May be empty.
   std::function<void()> poll = {};
   /// Names this pass in errors. Must be the same on all ranks, so that passes of different feeds never mix.
   std::string name = {};
@@ -123,8 +123,8 @@ class Feed {
   /// Leaves early. Ranks that leave at the same step see no error; on a rank that asks for another batch, next() throws
   /// PeerLost. `reason`: the exception that makes this rank leave, for the other ranks' error messages. Leaving with a
   /// reason is an error on the other ranks even if the feed ends at exactly this step. Does nothing after the end.
-  /// Waits at most the timeout for room to send the notice. Throws PeerLost if another rank has left with a reason and
-  /// this one has none.
+  /// Waits at most the timeout for room to send the notice; if that fails, the feed ends on all ranks. Throws PeerLost
+  /// if another rank has left with a reason and this one has none.
   void close(std::string_view reason = {});
 
   /// Blocks until another rank's departure or failure prevents this rank from finishing the pass while its caller is

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "levada/corpus/corpus_testing.h"
@@ -198,6 +199,35 @@ TEST(BalancedCorpora, RejectAStateWithDelayedSamplesThatDoesNotFit) {
   EXPECT_THAT(fault_of({.balance = Balance(), .first_sample = 3, .delayed = delayed}),
               ::testing::HasSubstr("sample 3 is said to wait at sample 3"));
   EXPECT_THAT(fault_of({.balance = Balance{.max_delay = -1}}), ::testing::HasSubstr("max_delay is -1"));
+}
+
+TEST(BalancedCorpora, ReportTheUnbalancedWorkOfEachStepOnceNoSampleIsDelayed) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < 64; ++i) texts.emplace_back(1 + 7 * i % 64, 'a');
+  const auto corpus =
+      std::make_shared<Corpus>(open_files({{"a.jsonl", lines_of(texts)}}, {.packing = Packing::documents}));
+  std::set<double> values;
+  inproc::run_ranks(1, [&](const std::shared_ptr<Engine>& engine) {
+    Feed feed(engine, Mesh(), layouts::data_parallel(), corpus,
+              {.batch = 4, .balance = Balance(), .first_sample = 8, .delayed = {{.number = 3}}});
+    while (feed.next()) {
+    }
+    const BalanceSeries balance = feed.balance();
+    for (const auto& step : balance.entries()) values.insert(step.unbalanced);
+  });
+  EXPECT_GT(values.size(), 4u) << "the steps have different samples";
+}
+
+TEST(BalancedCorpora, RejectADepthThatLeavesNoRoomForTheFeedsOwnMessages) {
+  inproc::run_ranks(1, [&](const std::shared_ptr<Engine>& engine) {
+    const auto corpus = std::make_shared<Corpus>(open_files({{"a.jsonl", lines_of({"abc"})}}, {.sequence = 1}));
+    try {
+      const Feed feed(engine, Mesh(), layouts::data_parallel(), corpus, {.depth = INT_MAX});
+      FAIL() << "not refused";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("depth is 2147483647; it must be at most 1073741824"));
+    }
+  });
 }
 
 TEST(StepCursors, RoundTrip) {

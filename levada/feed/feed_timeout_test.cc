@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
 using testing::errors_of;
 using ::testing::HasSubstr;
 using testing::numbered;
@@ -115,6 +116,59 @@ TEST(FeedTimeouts, FullMemoryReportsItsHolders) {
                 },
                 {.memory_bytes = 3 << 20});
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), ContainsRegex("rank [01] holds")));
+}
+
+TEST(FeedTimeouts, ARankThatCannotLeaveEndsTheFeed) {
+  std::latch all_read(1), left(1);
+  const auto errors = errors_of(2, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    const auto before = [&](std::int64_t first) {
+      if (rank == 0 && first == 2) left.wait();                     // the lead receives no report meanwhile
+      if (rank == 1 && first == 2 * 20 + 1) all_read.count_down();  // more reports than there is room for
+    };
+    Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1'000'000, .before = before}),
+              {.batch = 1, .readers = Readers::parse("dp"), .depth = 32, .timeout = std::chrono::seconds(2)});
+    if (rank == 0) return left.wait();
+    std::thread watch([&] { EXPECT_FALSE(feed.await_loss()); });
+    all_read.wait();
+    EXPECT_THROW(feed.close(), Timeout);
+    EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::left);
+    EXPECT_THAT(feed.end()->message, HasSubstr("Timeout"));
+    watch.join();
+    feed.close();
+    left.count_down();
+  });
+  EXPECT_THAT(errors, ElementsAre("none", "none"));
+}
+
+TEST(FeedTimeouts, AnInterruptedCloseEndsTheFeed) {
+  struct Signal {};
+  std::latch all_read(1), left(1);
+  const auto errors = errors_of(2, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    const auto before = [&](std::int64_t first) {
+      if (rank == 0 && first == 2) left.wait();
+      if (rank == 1 && first == 2 * 20 + 1) all_read.count_down();
+    };
+    bool is_leaving = false;
+    const auto poll = [&] {
+      if (is_leaving) throw Signal();
+    };
+    Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1'000'000, .before = before}),
+              {.batch = 1, .readers = Readers::parse("dp"), .depth = 32, .poll = poll});
+    if (rank == 0) {
+      left.wait();
+      feed.next();
+      return;
+    }
+    all_read.wait();
+    is_leaving = true;
+    EXPECT_THROW(feed.close(), Signal);
+    EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::left);
+    left.count_down();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("it could not leave the feed"));
+  EXPECT_EQ(errors[1], "none");
 }
 
 TEST(FeedStatus, StaysReadingWhileAReaderReadsInsideNext) {

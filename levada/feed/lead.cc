@@ -1,23 +1,27 @@
 #include "levada/feed/lead.h"
 
+#include <utility>
+
 namespace levada {
 
-FeedLead::FeedLead(const FeedWiring& wiring, std::string remedy)
+FeedLead::FeedLead(const FeedWiring& wiring, std::string remedy, bool reads_ahead)
     : wiring_(wiring),
       decisions_(
-          {.ranks = wiring.readers, .hosts = wiring.reader_hosts, .units = wiring.units, .remedy = std::move(remedy)}) {
+          {.ranks = wiring.readers, .hosts = wiring.reader_hosts, .units = wiring.units, .remedy = std::move(remedy)},
+          reads_ahead) {
   for (const auto& channel : wiring_.reports) open_reports_.push_back(channel.get());
 }
 
-void FeedLead::advance() {
+void FeedLead::advance(bool holds_stop) {
   receive();
+  if (held_stop_ && !holds_stop) decisions_.apply(*std::exchange(held_stop_, std::nullopt));
   send();
 }
 
 void FeedLead::apply(const feed_protocol::Event& event) {
   if (const auto* ready = std::get_if<feed_protocol::Ready>(&event)) decisions_.apply(*ready);
   if (const auto* stopped = std::get_if<feed_protocol::Stopped>(&event)) decisions_.apply(*stopped);
-  if (const auto* asked = std::get_if<feed_protocol::StopAsked>(&event)) decisions_.apply(*asked);
+  if (const auto* asked = std::get_if<feed_protocol::StopAsked>(&event); asked && !held_stop_) held_stop_ = *asked;
   if (const auto* left = std::get_if<feed_protocol::Left>(&event)) decisions_.apply(*left);
 }
 

@@ -11,11 +11,12 @@ namespace levada {
 /// Exists only on the first reader. One thread at a time.
 class FeedLead {
  public:
-  /// `remedy`: Source::difference_remedy().
-  FeedLead(const FeedWiring& wiring, std::string remedy);
+  /// `remedy`: Source::difference_remedy(). `reads_ahead`: whether readers read ahead of their callers.
+  FeedLead(const FeedWiring& wiring, std::string remedy, bool reads_ahead);
 
-  /// Receives the reports that have arrived, and sends as many decisions as there is room for.
-  void advance();
+  /// Receives the reports that have arrived, and sends as many decisions as there is room for. With `holds_stop`, a
+  /// rank's request to stop waits for a later call.
+  void advance(bool holds_stop = false);
   /// Applies a report of this rank.
   void apply(const feed_protocol::Event& event);
   /// Returns whether the end is decided, so that nothing more needs to be read.
@@ -36,6 +37,7 @@ class FeedLead {
   const FeedWiring& wiring_;
   feed_protocol::Lead decisions_;
   std::vector<Channel*> open_reports_;
+  std::optional<feed_protocol::StopAsked> held_stop_;
   std::optional<feed_protocol::Left> departure_sent_;
   std::int64_t granted_sent_ = 0;
   bool end_sent_ = false;

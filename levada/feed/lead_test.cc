@@ -14,7 +14,7 @@ TEST(FeedLead, DoesNotWaitForReportsOfAClosedRank) {
   const auto engines = inproc::make_group(2);
   const std::vector<Audience> audiences{{.from = 0, .to = {0, 1}}};
   const FeedWiring wiring = wire_feed(engines[0], audiences, 1);
-  FeedLead lead(wiring, "");
+  FeedLead lead(wiring, "", true);
   lead.advance();
   EXPECT_EQ(lead.open_reports().size(), 2U);
   {

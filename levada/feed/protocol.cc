@@ -237,7 +237,10 @@ void Departure::apply(const Left& event) {
 }
 
 void Lead::apply(const StopAsked& event) {
-  if (!stop_asked_) stop_asked_ = event;
+  if (!stop_asked_) {
+    stop_asked_ = event;
+    min_rounds_ = granted() + (reads_ahead_ || readers_.ranks.size() == 1 ? 0 : 1);
+  }
   settle();
 }
 
@@ -263,7 +266,7 @@ void Lead::settle() {
   consider(difference_);
   if (nearest != nullptr && granted() >= nearest->at.round) {
     end_ = *nearest;
-  } else if (stop_asked_ && slowest().micro == 0) {
+  } else if (stop_asked_ && slowest().micro == 0 && slowest().round >= min_rounds_) {
     end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .at = slowest(), .rank = stop_asked_->rank, .message = {}};
   }
   LEVADA_ASSERT(!end_ || granted() == end_->at.round, "every round before the end is granted, and none after it");

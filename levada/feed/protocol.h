@@ -8,6 +8,9 @@
 // A step is one round, or one round per micro-batch. A stop that a rank asks for takes effect after the last round of a
 // step. All ordering is by rounds; steps are counted only for people.
 //
+// A reader that does not read ahead reads a round when its caller asks for it. No other reader knows when it does, so a
+// stop of several such readers takes effect after the round that may be under way: the one after the granted rounds.
+//
 // Readers of the same unit must send the same content. Each Ready carries digests of the units that other readers read,
 // too. The lead compares them before it grants the round, so no rank gets content that differs between readers.
 //
@@ -153,8 +156,11 @@ struct ReaderNames {
 /// reader. Decisions are monotonic: granted() never decreases, and an end never changes.
 class Lead {
  public:
-  explicit Lead(ReaderNames readers)
-      : readers_(std::move(readers)), ready_(readers_.ranks.size()), stopped_(readers_.ranks.size()) {}
+  explicit Lead(ReaderNames readers, bool reads_ahead = true)
+      : readers_(std::move(readers)),
+        reads_ahead_(reads_ahead),
+        ready_(readers_.ranks.size()),
+        stopped_(readers_.ranks.size()) {}
 
   void apply(const Ready& event);
   void apply(const Stopped& event);
@@ -169,7 +175,7 @@ class Lead {
  private:
   /// Decides the end, if possible. The earliest of the readers' stops and of the differences between readers becomes
   /// the end once every reader has sent all rounds before it. A stop that a rank has asked for becomes the end once the
-  /// rounds that every reader has sent complete a step.
+  /// rounds that every reader has sent complete a step and include those that may have been under way.
   void settle();
   /// The first reports about a round, which the reports of other readers must match.
   struct FirstReport {
@@ -187,11 +193,13 @@ class Lead {
   void end_before(const Ready& event, int other, ErrorKind error, std::string message);
 
   ReaderNames readers_;
+  bool reads_ahead_;
   std::vector<FeedPosition> ready_;
   std::vector<std::optional<FeedEnd>> stopped_;
   std::map<std::int64_t, FirstReport> reported_;  ///< for each round that not every reader has sent
   std::optional<FeedEnd> difference_;             ///< the end caused by the first difference between readers
   std::optional<StopAsked> stop_asked_;           ///< the first
+  std::int64_t min_rounds_ = 0;                   ///< minimum number of rounds before that stop
   std::optional<FeedEnd> end_;
   Departure departure_;
 };

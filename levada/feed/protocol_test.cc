@@ -185,6 +185,22 @@ TEST(FeedProtocol, AStopTakesEffectAfterTheLastMicroBatchOfAStep) {
   EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .at = {3, 2, 0}, .rank = 3, .message = {}}));
 }
 
+TEST(FeedProtocol, AStopOfReadersThatReadWhenAskedWaitsForTheRoundUnderWay) {
+  Lead lead({.ranks = {0, 1}}, false);
+  lead.apply(Ready{0, at(2)});
+  lead.apply(Ready{1, at(2)});
+  lead.apply(StopAsked{3});
+  EXPECT_FALSE(lead.end()) << "a reader may have begun round 2, which is granted";
+  lead.apply(Ready{0, at(3)});
+  EXPECT_FALSE(lead.end());
+  lead.apply(Ready{1, at(3)});
+  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .at = at(3), .rank = 3, .message = {}}));
+  Lead alone({.ranks = {0}}, false);
+  alone.apply(Ready{0, at(2)});
+  alone.apply(StopAsked{3});
+  EXPECT_EQ(alone.end()->at, at(2)) << "its driver knows what it reads";
+}
+
 TEST(FeedProtocol, ALeavingRankDoesNotEndTheFeed) {
   Lead lead({.ranks = {0}});
   lead.apply(Ready{0, at(2)});

@@ -25,7 +25,7 @@ FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds 
       remind_after_(options.remind_after),
       trace_(options.trace),
       ahead_(options.ahead) {
-  if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_, rounds_.source().difference_remedy());
+  if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_, rounds_.source().difference_remedy(), ahead_);
   rounds_.on_wait(lead_ && ahead_ ? [this] { lead_meanwhile(); } : std::function<void()>());
   try {
     thread_ = start_thread("reading ahead", [this] { run(); });
@@ -46,10 +46,12 @@ bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiti
   // channel.
   if (round != next_.round || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
   try {
-    if (lead_) lead_->advance();  // reports departures promptly even to a caller that is never idle
+    if (lead_) lead_->advance(holds_stop());  // reports departures promptly even to a caller that is never idle
+    const bool may_read = !lead_ || !lead_->has_end();
     waiting_ = waiting;
-    read_round(lock);
+    if (may_read) read_round(lock);
     if (!prepared_.empty()) send_round();
+    if (lead_) lead_->advance(holds_stop());
   } catch (const Interrupted&) {
     std::rethrow_exception(std::exchange(thrown_, nullptr));
   } catch (const PeerLost&) {
@@ -107,7 +109,7 @@ bool FeedReader::finished() const {
 }
 
 bool FeedReader::advance(std::unique_lock<std::mutex>& driving) {
-  if (lead_) lead_->advance();
+  if (lead_) lead_->advance(holds_stop());
   reporter_.send(std::nullopt);
   if (is_reading_) return false;
   if (lead_ && lead_->has_end()) {
@@ -129,7 +131,7 @@ void FeedReader::read_round(std::unique_lock<std::mutex>& driving) {
   post("reading", -1, rounds_.source().activity());
   sample_memory();
   is_reading_ = true;
-  round_bytes_ = 0;
+  if (!rounds_.is_interrupted()) round_bytes_ = 0;
   driving.unlock();
   std::vector<FeedRounds::Outgoing> read;
   std::exception_ptr error;

@@ -52,6 +52,8 @@ class FeedReader {
 
   /// Returns whether a round was read or sent.
   bool advance(std::unique_lock<std::mutex>& driving);
+  /// Returns whether a stop must wait, because a round has been begun that only its sending delivers.
+  bool holds_stop() const { return !ahead_ && (is_reading_ || !prepared_.empty() || rounds_.is_interrupted()); }
   /// Advances the lead if the thread is in the middle of a read.
   void lead_meanwhile();
   WaitSet wait_set();

@@ -84,39 +84,17 @@ void FeedRounds::sample_first_unit(std::int64_t round, const AllocateBlock& allo
 
 std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate) {
   const auto round = next_.round;
-  digests_.clear();
   try {
-    if (is_over(round)) return {};
-    announce(round);
-    if (is_sampled(round) && units_.front().number != 0) sample_first_unit(round, allocate);
-    std::vector<std::shared_ptr<UnitBatch>> batches;
-    if (next_.micro == 0) totals_ = {};
-    for (Unit& unit : units_) {
-      batches.push_back(std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)}));
-      UnitBatch& batch = *batches.back();
-      auto tree = read_unit(unit, round, batch.memory);
-      if (is_over(round)) return {};  // a source of unknown size has ended
-      batch.content = flatten(*tree, unit.schema);
-      unit.schema = batch.content.schema;
-      tree.reset();
-      if (reads_all_) totals_ += totals_of(unit, round, batch.content);
-      if (unit.is_shared || (unit.number == 0 && is_sampled(round)))
-        digests_.push_back(digest_of(unit.number, batch.content, *source_));
-      batch.way = copy_mode_for(units_.size() * tensor_bytes(batch.content));
-      // Tensors lent by the source become invalid with the next read.
-      if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
+    if (!reading_) {
+      digests_.clear();
+      if (is_over(round)) return {};
+      announce(round);
+      reading_.emplace(Reading{.batches = {}, .totals = next_.micro == 0 ? StepTotals() : totals_, .outgoing = {}});
     }
-    std::vector<Outgoing> outgoing;
-    for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
-    const auto micro = source_->micro_batch(begin_of(round));
-    LEVADA_ASSERT(outgoing.size() == audiences_of(wiring_.audiences, wiring_.rank()).size(),
-                  "a round has one message for each audience of its reader");
-    next_.advance(!micro || micro->ends_step());
-    division_ = micro ? micro->division : 0;
-    const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
-    std::stable_partition(outgoing.begin(), outgoing.end(),
-                          [&](const Outgoing& message) { return &message.channel() != own; });
-    return outgoing;
+    if (read_batches(round, allocate)) {
+      for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, reading_->batches[i], allocate);
+      return finish_round(round);
+    }
   } catch (const PeerLost&) {
     throw;
   } catch (const EngineError&) {
@@ -131,7 +109,51 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
     end(FeedEnd::Cause::failed);
     ended_->message = error.what();
   }
+  reading_.reset();
   return {};
+}
+
+bool FeedRounds::read_batches(std::int64_t round, const AllocateBlock& allocate) {
+  if (is_sampled(round) && units_.front().number != 0 && !reading_->has_sampled) sample_first_unit(round, allocate);
+  reading_->has_sampled = true;
+  auto& batches = reading_->batches;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    if (i == batches.size()) {
+      auto batch = std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)});
+      auto tree = read_unit(unit, round, batch->memory);
+      if (is_over(round)) return false;  // a source of unknown size has ended
+      batch->content = flatten(*tree, unit.schema);
+      unit.schema = batch->content.schema;
+      tree.reset();
+      if (reads_all_) reading_->totals += totals_of(unit, round, batch->content);
+      if (unit.is_shared || (unit.number == 0 && is_sampled(round)))
+        digests_.push_back(digest_of(unit.number, batch->content, *source_));
+      batch->way = copy_mode_for(units_.size() * tensor_bytes(batch->content));
+      batches.push_back(std::move(batch));
+    }
+    // Tensors lent by the source become invalid with the next read. Those of earlier batches have been copied.
+    if (i + 1 == batches.size() && i + 1 < units_.size()) {
+      UnitBatch& batch = *batches.back();
+      batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
+    }
+  }
+  return true;
+}
+
+std::vector<FeedRounds::Outgoing> FeedRounds::finish_round(std::int64_t round) {
+  auto outgoing = std::move(reading_->outgoing);
+  totals_ = reading_->totals;
+  reading_.reset();
+  const auto micro = source_->micro_batch(begin_of(round));
+  LEVADA_ASSERT(outgoing.size() == audiences_of(wiring_.audiences, wiring_.rank()).size(),
+                "a round has one message for each audience of its reader");
+  next_.advance(!micro || micro->ends_step());
+  division_ = micro ? micro->division : 0;
+  const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
+  std::stable_partition(outgoing.begin(), outgoing.end(),
+                        [&](const Outgoing& message) { return &message.channel() != own; });
+  return outgoing;
 }
 
 void FeedRounds::announce(std::int64_t round) {
@@ -211,24 +233,25 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
 }
 
 void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,
-                         const AllocateBlock& allocate, std::vector<Outgoing>& outgoing) {
+                         const AllocateBlock& allocate) {
   const FlatTree& content = batch->content;
   const auto samples = samples_in(round);
   fan_out_.short_samples = tail_ == Tail::short_ && samples < round_samples() ? samples : 0;
   const UnitPlan& plan = plan_of(unit, content);
   const auto micro = source_->micro_batch(begin_of(round) + unit.number);
-  batch->envelope = encode(feed_protocol::Envelope{.round = round,
-                                                   .samples = micro ? micro->samples : samples,
-                                                   .num_micro = micro ? micro->num_micro : 0,
-                                                   .cp_size = micro ? micro->cp_size : 1,
-                                                   .cursor = source_->cursor(begin_of(round) + samples),
-                                                   .totals = reads_all_ ? std::optional(totals_) : std::nullopt});
+  batch->envelope =
+      encode(feed_protocol::Envelope{.round = round,
+                                     .samples = micro ? micro->samples : samples,
+                                     .num_micro = micro ? micro->num_micro : 0,
+                                     .cp_size = micro ? micro->cp_size : 1,
+                                     .cursor = source_->cursor(begin_of(round) + samples),
+                                     .totals = reads_all_ ? std::optional(reading_->totals) : std::nullopt});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
-  for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
+  for (auto& i = batch->num_prepared; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];
     const Portion& portion = plan.portions[i];
     auto pending = outbox.prepare(content, portion, batch->envelope.size(), sendable, allocate);
-    outgoing.push_back({&outbox, &portion, batch, std::move(pending), {}});
+    reading_->outgoing.push_back({&outbox, &portion, batch, std::move(pending), {}});
   }
 }
 

@@ -30,6 +30,7 @@ class FeedRounds {
     FlatTree content;
     Bytes envelope;
     CopyMode way = CopyMode::cached;
+    std::size_t num_prepared = 0;  ///< messages of this batch that have been allocated
   };
   /// A message for one of the reader's audiences.
   struct Outgoing {
@@ -47,8 +48,11 @@ class FeedRounds {
   /// Reads all of this reader's batches of the next round and allocates all messages, which the caller must then
   /// complete(). The message for this rank's own audience is the last. Returns nothing if there is no further round:
   /// ended() then has the reason (no more data or steps, or an exception from the source), or abandoned() returns true
-  /// because the feed was left.
+  /// because the feed was left. If `allocate` throws an exception that is not a std::exception, the next call continues
+  /// the same round and reads nothing again.
   std::vector<Outgoing> read(const AllocateBlock& allocate);
+  /// Returns whether such an exception has interrupted the round.
+  bool is_interrupted() const { return reading_.has_value(); }
   const std::optional<FeedEnd>& ended() const { return ended_; }
   bool abandoned() const { return abandoned_; }
   /// Returns the position of the next round to read.
@@ -81,6 +85,14 @@ class FeedRounds {
     StepCounter counter;
   };
 
+  /// A round of which not all messages are allocated.
+  struct Reading {
+    bool has_sampled = false;  ///< the first unit
+    std::vector<std::shared_ptr<UnitBatch>> batches;
+    StepTotals totals;  ///< the step so far, with these batches, if reads_all_
+    std::vector<Outgoing> outgoing;
+  };
+
   std::int64_t round_samples() const { return wiring_.units * unit_samples_; }
   std::int64_t begin_of(std::int64_t round) const { return first_ + round * round_samples(); }
   /// Returns the number of samples in the round, or in one of its batches, as far as it is known.
@@ -90,6 +102,9 @@ class FeedRounds {
   StepTotals totals_of(Unit& unit, std::int64_t round, const FlatTree& batch) const;
   /// Returns whether the data or the steps end before this round, and if so records the end.
   bool is_over(std::int64_t round);
+  /// Reads the batches of the round that reading_ lacks. Returns false if the data ends before the round does.
+  bool read_batches(std::int64_t round, const AllocateBlock& allocate);
+  std::vector<Outgoing> finish_round(std::int64_t round);
   /// Announces to the source the samples that this round and the next ones will read.
   void announce(std::int64_t round);
   std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
@@ -100,8 +115,7 @@ class FeedRounds {
   /// Completes a batch that has fewer samples than a full unit, as the tail option says. `batch` is empty if the unit
   /// has no samples.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
-  void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
-               std::vector<Outgoing>& outgoing);
+  void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate);
   const UnitPlan& plan_of(Unit& unit, const FlatTree& batch);
   void end(FeedEnd::Cause cause);
 
@@ -117,6 +131,7 @@ class FeedRounds {
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
   FeedPosition next_;
+  std::optional<Reading> reading_;
   StepTotals totals_;  ///< the step so far, if reads_all_
   std::uint64_t division_ = 0;
   std::vector<feed_protocol::UnitDigest> digests_;

@@ -144,6 +144,10 @@ void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const F
     throw InvalidArgument("balanced steps are not padded: tail must be drop or short");
   }
   if (options.steps && *options.steps < 0) throw InvalidArgument(fmt::format("steps is {}", *options.steps));
+  constexpr int depth_limit = 1 << 30;  // leaves room for the few messages that are not batches
+  if (options.depth > depth_limit) {
+    throw InvalidArgument(fmt::format("depth is {}; it must be at most {}", options.depth, depth_limit));
+  }
   const int stages = mesh.axis_size("pp");
   if (depth_of(mesh, options) < stages) {
     throw InvalidArgument(

@@ -90,6 +90,7 @@ bool StepSource::plan_next() {
 
 DelayQueue::Step StepSource::choose() {
   const auto begin = step_.end_sample, count = options_.step_samples;
+  unbalanced_.reset();
   const bool delays = options_.balance.max_delay > 0 || !queue_.waiting().empty();
   const auto ahead = delays ? 2 * count : count;
   if (options_.reads_all) {

@@ -85,7 +85,8 @@ class StepSource final : public Source {
   StepOptions options_;
   DelayQueue queue_;
   std::int64_t announced_;
-  std::optional<double> unbalanced_;  ///< work of the busiest rank if the source's order had been kept
+  /// Work of the busiest rank in the next step if the source's order were kept; empty if it is.
+  std::optional<double> unbalanced_;
   Step step_;
   Tree shared_row_;                  ///< the row of the block that was read last
   std::int64_t shared_number_ = -1;  ///< micro-batch of the first rank of that block

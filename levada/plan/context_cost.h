@@ -22,6 +22,9 @@ struct ContextCost {
   bool operator==(const ContextCost&) const = default;
 };
 
+/// Maximum of each of these times.
+constexpr std::int64_t max_context_cost = std::int64_t{1} << 32;
+
 /// Returns the positions of a sequence that `size` ranks share: the next multiple of 2 * size, since each rank has two
 /// chunks of equal length (zigzag); with one rank, the sequence's own.
 constexpr std::int64_t padded_for(std::int64_t tokens, int size) {

@@ -187,14 +187,15 @@ const ContextBlock& ContextPlan::at(int rank, int micro) const {
 
 void check_context(int ranks, const ContextBalance& balance) {
   if (ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", ranks));
-  constexpr std::int64_t tokens_limit = std::int64_t{1} << 31, cost_limit = std::int64_t{1} << 32;
+  constexpr std::int64_t tokens_limit = std::int64_t{1} << 31;
   if (balance.max_tokens < 1 || balance.max_tokens > tokens_limit) {
     throw InvalidArgument(fmt::format("max_tokens must be from 1 to 2^31, got {}", balance.max_tokens));
   }
   const auto& cost = balance.cost;
   for (const auto each :
        {cost.linear, cost.quadratic, cost.exchange_in_host, cost.exchange_between, cost.hop, cost.start}) {
-    if (each < 0 || each > cost_limit) throw InvalidArgument(fmt::format("costs must be from 0 to 2^32, got {}", each));
+    if (each < 0 || each > max_context_cost)
+      throw InvalidArgument(fmt::format("costs must be from 0 to 2^32, got {}", each));
   }
   constexpr int cp_limit = 1 << 16;
   const bool is_power =

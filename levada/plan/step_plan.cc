@@ -293,6 +293,23 @@ std::string to_string(const Balance& balance) {
   return text;
 }
 
+namespace {
+
+/// Throws InvalidArgument if context_cost_of() makes a time too large for the planner.
+void check_context_cost(const SampleCost& cost) {
+  const auto longest = [](const ContextCost& times) {
+    return std::max({times.exchange_in_host, times.exchange_between, times.hop, times.start});
+  };
+  const ContextCost scaled = context_cost_of(cost), unscaled;
+  if (longest(scaled) <= max_context_cost) return;
+  throw InvalidArgument(fmt::format(
+      "linear is {} in the cost {}; with max_cp it must be at least {}, because the times of communication grow as it "
+      "becomes smaller: choose larger coefficients in the same proportion, or flops(hidden=...)",
+      cost.linear, cost.to_string(), longest(unscaled) * unscaled.linear / (max_context_cost + 1) + 1));
+}
+
+}  // namespace
+
 void check_balance(const Balance& balance) {
   if (balance.max_tokens < 0) {
     throw InvalidArgument(fmt::format("max_tokens must be 0 or more, got {}", balance.max_tokens));
@@ -314,7 +331,7 @@ void check_balance(const Balance& balance) {
     if (balance.order != MicroOrder::as_read) return "the order as-read";
     return {};
   }();
-  if (missing.empty()) return;
+  if (missing.empty()) return check_context_cost(balance.cost);
   throw InvalidArgument(
       fmt::format("max_cp={} gives each sequence its own number of context-parallel ranks, which requires {}",
                   balance.max_cp, missing));

@@ -71,7 +71,7 @@ void BlockMemory::adopt(std::shared_ptr<Block> block, std::size_t used) {
   used_ = used;
 }
 
-FlatTree BlockMemory::copy_in(FlatTree batch, CopyMode way) {
+FlatTree BlockMemory::copy_in(FlatTree&& batch, CopyMode way) {
   if (block_ && !held_by_batch_alone(batch, block_)) block_.reset();
   const auto specs = batch.schema.leaves();
   std::vector<std::size_t> outside;
@@ -93,7 +93,7 @@ FlatTree BlockMemory::copy_in(FlatTree batch, CopyMode way) {
     copy_elements(tensor, copy.mutable_bytes().data(), way);
     tensor = std::move(copy);
   }
-  return batch;
+  return std::move(batch);
 }
 
 Tensor BlockMemory::empty(DType dtype, const Shape& shape) {

@@ -29,8 +29,8 @@ class BlockMemory final : public Memory {
   /// Continues in `block`, whose first `used` bytes are taken by tensors that another BlockMemory placed in it.
   void adopt(std::shared_ptr<Block> block, std::size_t used);
   /// Returns the batch with all its tensors in this memory. Copies the tensors that are outside it, or all of them if
-  /// anything other than the batch also holds the Block.
-  FlatTree copy_in(FlatTree batch, CopyMode way = CopyMode::cached);
+  /// anything other than the batch also holds the Block. If the allocation throws, `batch` is unchanged.
+  FlatTree copy_in(FlatTree&& batch, CopyMode way = CopyMode::cached);
 
   /// Returns the Block in use, which the tensors in it keep alive, or null if none has been requested.
   const std::shared_ptr<Block>& block() const { return block_; }

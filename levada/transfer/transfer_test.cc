@@ -250,7 +250,7 @@ TEST(Transfer, TensorsLargerThanTheCachesArriveUnchanged) {
     const auto packed = loop.send(batch, whole(batch));
     EXPECT_EQ(copied_bytes() - before, static_cast<std::uint64_t>(2 * words + 2 * (words - 5)) * 8);
     BlockMemory memory = loop.memory();
-    const FlatTree copied_in = memory.copy_in(batch, CopyMode::non_temporal);
+    const FlatTree copied_in = memory.copy_in(FlatTree(batch), CopyMode::non_temporal);
     for (const Tree& tree : {packed.tree(), unflatten(copied_in)}) {
       EXPECT_TRUE(same_elements(tree.tensor("rows"), x));
       EXPECT_TRUE(same_elements(tree.tensor("part"), x.slice(1, 3, words - 2)));

@@ -22,6 +22,7 @@ _TAIL = ("drop", "pad", "short")
 CHECK = ("items", "digests", "none")
 ACCESS = ("private", "copy", "read_only")
 _END_OF_COUNTS = 2**31
+_MAX_PREFETCH = 2**30
 
 
 class FeedArguments:
@@ -164,6 +165,8 @@ def check_balance(
 
 def check_prefetch(prefetch: int, mesh: Mesh) -> None:
     stages = mesh.axis_size("pp")
+    if prefetch > _MAX_PREFETCH:
+        raise InvalidArgument(f"prefetch must be at most {_MAX_PREFETCH:,}, got {prefetch:,}")
     if 0 < prefetch < stages:
         raise InvalidArgument(
             f"prefetch is {prefetch}, but pp has {stages} stages: the first takes so many batches before the last takes one; "
