@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from levada import _levada
 from levada._levada import Consumer, Epoch, Membership, Metric
 from levada.base.checks import epoch_number
-from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, Timeout
+from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, StageFailed, Timeout
 from levada.base.exception_texts import failure_text
 from levada.base.exits import handled
 from levada.job.groups import GroupNumbers
@@ -98,6 +98,8 @@ class Run(Generic[T]):
                 try:
                     self._begin_epoch(consumer)
                 except PeerLost as error:
+                    if isinstance(error.__cause__, StageFailed):  # raised by a stage's function
+                        raise
                     self._note_death(self._lost(error) or error, consumer.num_taken)
                     consumer = self._start_again()
                     self._begin_epoch(consumer)
@@ -455,8 +457,7 @@ class Run(Generic[T]):
         return None if lost is None else self._replace(lost)
 
     def _lost(self, error: PeerLost) -> PeerLost | None:
-        assert self._worker_group is not None
-        return self._worker_group.loss_of(str(error), error.rank)
+        return None if self._worker_group is None else self._worker_group.loss_of(str(error), error.rank)
 
     def _replace(self, lost: PeerLost) -> Consumer:
         """Starts new processes and returns their consumer, which resumes after the last item taken."""
@@ -470,6 +471,8 @@ class Run(Generic[T]):
                     consumer.resume_from(before)
                     return consumer
                 except PeerLost as error:
+                    if isinstance(error.__cause__, StageFailed):
+                        raise
                     lost = self._lost(error) or error
 
     def _note_death(self, lost: PeerLost, given: int) -> None:

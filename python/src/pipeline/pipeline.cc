@@ -18,6 +18,7 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/consumer.h"
 #include "levada/pipeline/cursors.h"
+#include "levada/pipeline/failure.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/show.h"
 #include "levada/report/pipeline_report.h"
@@ -392,6 +393,12 @@ std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& grap
                                     name_among_ranks);
 }
 
+/// Returns whether a stage's function threw the error, such as the Timeout of a store that it reads.
+bool is_of_stage(const Error& error) {
+  const auto* failed = dynamic_cast<const pipeline::StageFailed*>(&error);
+  return failed != nullptr && !failed->failure().stage.empty();
+}
+
 /// One epoch as an iterator. It is over when the next epoch begins.
 class Epoch {
  public:
@@ -415,6 +422,7 @@ class Epoch {
         return consumer_->next(pass_);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
+        if (is_of_stage(error)) throw;
         const auto* lost = dynamic_cast<const PeerLost*>(&error);
         const nb::object other = run_.attr("_on_engine_error")(std::string(error.name()), std::string(error.what()),
                                                                lost == nullptr ? -1 : lost->rank());
