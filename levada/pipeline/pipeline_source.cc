@@ -74,7 +74,10 @@ std::optional<Tree> PipelineSource::read(std::int64_t first, std::int64_t count,
         fmt::format("sample {} of {} has already been read; the next is {}", first, options_.what, next_.load()));
   }
   if (again) samples.push_back(*last_);
-  while (next_ < first && next_sample()) {
+  while (next_ < first) {
+    auto skipped = next_sample();
+    if (!skipped) break;
+    last_ = std::move(skipped);
   }
   history_.keep_from(first);
   while (static_cast<std::int64_t>(samples.size()) < count) {

@@ -102,6 +102,15 @@ TEST(PipelineSource, SkipsSamplesBetweenReadsAndRereadsTheLastOne) {
   EXPECT_EQ(source.read(20, 1, memory), std::nullopt);
 }
 
+TEST(PipelineSource, RereadsTheLastSampleAfterARequestPastTheEnd) {
+  PipelineSource source(Epochs(Graph::source(range(0, 5)).then(sample())));
+  HeapMemory memory;
+  EXPECT_THAT(ids(source.read(2, 2, memory)), ElementsAre(2, 3));
+  EXPECT_EQ(source.read(6, 2, memory), std::nullopt);
+  EXPECT_THAT(ids(source.read(4, 1, memory)), ElementsAre(4));
+  EXPECT_THROW(source.read(3, 1, memory), InvalidArgument);
+}
+
 TEST(PipelineSource, ResumesAtEverySample) {
   const Epochs epochs(samples(7));
   PipelineSource whole(epochs, {.epochs = 3});

@@ -1349,6 +1349,10 @@ class Consumer:
     def num_taken(self) -> int:
         """Number of items returned in this epoch."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an epoch has begun that no reset() has ended."""
+
     def limit(self, items: int) -> None: ...
 
     def pause(self) -> None: ...

@@ -109,3 +109,40 @@ def test_on_error_skip_does_not_skip_an_exception_that_ends_the_program(raises: 
     with numbers.dispatch().map(fail).run(1, on_error="skip", context="forkserver", alone=True) as run:
         with pytest.raises(levada.StageFailed, match=raises.__name__):
             list(run)
+
+
+@pytest.mark.parametrize("raises", [levada.Timeout, levada.PeerLost])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_function_is_not_taken_for_one_of_the_processes(raises: type[levada.Error], workers: int) -> None:
+    def fail(item: int) -> int:
+        if item == 5:
+            raise raises("the object store did not answer in 3 s")
+        return item
+
+    options: dict[str, Any] = {"context": "forkserver", "alone": True, "on_worker_death": "replace" if workers else "raise"}
+    with Pipeline(range(10)).dispatch().map(fail, name="check").run(workers, **options) as run:
+        with pytest.raises(raises) as caught:
+            list(run)
+        assert str(caught.value) == "the object store did not answer in 3 s"
+        assert isinstance(caught.value.__cause__, levada.StageFailed) and caught.value.__cause__.stage == "check"
+        assert not run._is_stuck
+
+
+def test_an_error_of_a_function_while_a_state_is_resumed_is_raised_unchanged() -> None:
+    ends = 10
+
+    def reading() -> Iterator[int]:
+        yield from range(ends)
+        if ends < 10:
+            raise levada.PeerLost("rank 3 of the nested feed is lost")
+
+    pipeline = Pipeline(reading).dispatch().map(abs)
+    with pipeline.run(1, context="forkserver", alone=True) as run:
+        items = iter(run)
+        assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
+        state = run.state_dict()
+    ends = 2
+    with pipeline.run(0, alone=True) as run:
+        run.load_state_dict(state)
+        with pytest.raises(levada.PeerLost, match="rank 3 of the nested feed is lost"):
+            list(run)

@@ -7,7 +7,7 @@ import os
 import pathlib
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -166,6 +166,38 @@ def test_a_state_of_too_many_values_is_not_kept() -> None:
         pytest.warns(RuntimeWarning, match="cannot be kept, so that going on reads again .* more than 262144 values"),
     ):
         assert sorted(run) == list(range(30))
+
+
+class Streaming:
+    """A source whose methods for states raise."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+    def state_dict(self) -> Any:
+        raise NotImplementedError("no state while streaming")
+
+    load_state_dict = state_dict
+
+
+@pytest.mark.filterwarnings("ignore:.*raised NotImplementedError")
+def test_a_source_whose_state_dict_raises_is_counted_instead() -> None:
+    for pipeline in (Pipeline(Streaming(30)).shuffle(5), Pipeline(Streaming(30)).prefetch(3).map(double)):
+        assert len(list(pipeline.run())) == 30
+    with Pipeline(Streaming(20_000)).dispatch().run(1, context="forkserver") as run:
+        assert sum(1 for _ in run) == 20_000
+    for resumes in (7, 12):
+        with Pipeline(Streaming(30)).run() as run:
+            if resumes > 7:
+                run.load_state_dict(state)
+            items = iter(run)
+            [next(items) for _ in range(7 if resumes == 7 else 5)]
+            with pytest.warns(RuntimeWarning, match=r"state_dict\(\) raised NotImplementedError.*no state while streaming"):
+                state = run.state_dict()
+            assert list(items) == list(range(resumes, 30))
 
 
 class Marked:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import queue
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,3 +96,65 @@ def test_a_transform_may_request_items_whenever_it_is_called() -> None:
     with numbers.transform(drained).run() as run:
         run.load_state_dict(state)
         assert list(run) == list(range(5, 50))
+
+
+def test_a_refused_epoch_leaves_the_running_one_as_it_is() -> None:
+    is_waiting, goes_on = threading.Event(), threading.Event()
+
+    def wait_at_two(item: int) -> int:
+        if item == 2:
+            is_waiting.set()
+            assert goes_on.wait(60)
+        return item
+
+    pipeline = Pipeline(range(10)).map(wait_at_two)
+    with pipeline.run(alone=True, seed=1) as run:
+        items = iter(run)
+        taken = [next(items), next(items)]
+        taking = threading.Thread(target=lambda: taken.append(next(items)))
+        taking.start()
+        assert is_waiting.wait(60)
+        for refused in (lambda: iter(run), run.state_dict, lambda: run.limit(3)):
+            with pytest.raises(levada.InvalidArgument, match="on another thread"):
+                refused()
+        goes_on.set()
+        taking.join()
+        state = run.state_dict()
+        assert run.epoch == 0 == state["epoch"]
+        assert [*taken, *items] == list(range(10))
+        assert list(run) == list(range(10)) and run.next_epoch == 2
+    with pipeline.run(alone=True) as run:
+        run.load_state_dict(state)
+        assert list(run) == list(range(3, 10))
+
+
+def slow(item: int) -> tuple[int, int]:
+    time.sleep(0.5)
+    return item, os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore:.*are started again and resume")
+def test_workers_that_die_after_a_refused_epoch_are_replaced_at_the_next_item() -> None:
+    options: dict[str, Any] = {"context": "forkserver", "alone": True, "on_worker_death": "replace"}
+    with Pipeline(range(8)).dispatch().map(slow).run(1, worker_prefetch=0, main_prefetch=0, **options) as run:
+        items = iter(run)
+        taken = [next(items), next(items)]
+        is_taking = threading.Event()
+
+        def take() -> None:
+            is_taking.set()
+            taken.append(next(items))
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        is_taking.wait()
+        time.sleep(0.2)
+        with pytest.raises(levada.InvalidArgument, match="on another thread"):
+            iter(run)
+        taking.join()
+        run.limit(3)
+        os.kill(taken[-1][1], signal.SIGKILL)
+        taken += items
+        assert [number for number, _ in taken] == list(range(6))
+        run.resume()
+        assert [number for number, _ in items] == [6, 7]

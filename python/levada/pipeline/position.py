@@ -179,3 +179,19 @@ def checksum(seed: int, epoch: int, position: bytes | None) -> str:
     digest = hashlib.blake2b(f"{VERSION} {seed} {epoch} {position is None} ".encode(), digest_size=8)
     digest.update(position or b"")
     return digest.hexdigest()
+
+
+def cursor_for(position: Position, workers: int, *, keeps_order: bool) -> Any:
+    """Returns the cursor at which a run with these workers resumes, or None if it has to make the items again and drop
+    them. Raises InvalidArgument if its items have another order."""
+    # Cursors of runs with and without workers are incompatible.
+    cursor = position.cursor if (position.workers == 0) == (workers == 0) else None
+    theirs, ours = (position.workers, position.keeps_order), (workers, keeps_order)
+    is_same_order = theirs == ours or (position.keeps_order and keeps_order)
+    if not is_same_order and (cursor is None or position.keeps_order != keeps_order):
+        names = [f"{count} workers{' in the order of one process' * keeps}" for count, keeps in (theirs, ours)]
+        raise InvalidArgument(
+            f"this state is of a run with {names[0]}, but a run with {names[1]} has another order, because not every stage "
+            "makes one item from each; resume with the same workers and ordered"
+        )
+    return cursor

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from levada import _levada
 from levada._levada import Consumer, Epoch, Membership, Metric
 from levada.base.checks import epoch_number
-from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, Timeout
+from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, StageFailed, Timeout
 from levada.base.exception_texts import failure_text
 from levada.base.exits import handled
 from levada.job.groups import GroupNumbers
@@ -23,7 +23,7 @@ from levada.job.job import close_at_exit, join, world_size
 from levada.pipeline.contents import keys_of, with_contents
 from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
-from levada.pipeline.position import Position, Saved, decode_states, expect_same_stages, place_in, position_of_rank
+from levada.pipeline.position import Position, Saved, cursor_for, decode_states, expect_same_stages, place_in, position_of_rank
 from levada.pipeline.stats import RunStats, StageStats
 from levada.pipeline.steps import Stage, build, can_rebatch, parameters_of, steps_of, takes_turns, warn_of_copies
 from levada.pipeline.tasks import tasks_of, tokenize_texts
@@ -49,8 +49,8 @@ class Run(Generic[T]):
     the first epoch and run until close(), the end of a `with` block, or until this object is dropped.
 
     One thread takes items. Other threads may concurrently call pause(), resume(), stats(), show(), write_report(),
-    write_trace() and close(), which ends the loop. Their other calls raise InvalidArgument while an item is being
-    taken."""
+    write_trace() and close(), which ends the loop, and set_epoch() and load_state_dict(), which are for the next pass.
+    Their other calls raise InvalidArgument while an item is being taken, and change nothing."""
 
     def __init__(self, end: Stage, options: Options) -> None:
         self._end_stage = end
@@ -98,6 +98,8 @@ class Run(Generic[T]):
                 try:
                     self._begin_epoch(consumer)
                 except PeerLost as error:
+                    if isinstance(error.__cause__, StageFailed):  # raised by a stage's function
+                        raise
                     self._note_death(self._lost(error) or error, consumer.num_taken)
                     consumer = self._start_again()
                     self._begin_epoch(consumer)
@@ -119,23 +121,17 @@ class Run(Generic[T]):
 
     def _begin_epoch(self, consumer: Consumer) -> None:
         """Begins the epoch, at the loaded state if there is one."""
-        self._begun = None  # set again below, unless that raises: a running epoch has ended
-        position = self._position()
-        if position is None:
-            consumer.reset(self._epoch, 0, 0, None)
-            return
-        # Cursors of runs with and without workers are incompatible: the same items are made again and dropped.
-        is_alike = (position.workers == 0) == (self.options.workers == 0)
-        cursor = position.cursor if is_alike else None
-        theirs, ours = (position.workers, position.keeps_order), (self.options.workers, self._keeps_order)
-        is_same_order = theirs == ours or (position.keeps_order and self._keeps_order)
-        if not is_same_order and (cursor is None or position.keeps_order != self._keeps_order):
-            names = [f"{workers} workers{' in the order of one process' * keeps}" for workers, keeps in (theirs, ours)]
-            raise InvalidArgument(
-                f"this state is of a run with {names[0]}, but a run with {names[1]} has another order, because not every stage "
-                "makes one item from each; resume with the same workers and ordered"
-            )
-        consumer.reset(self._epoch, position.items, position.at, cursor)
+        begun, self._begun = self._begun, None
+        try:
+            if (position := self._position()) is None:
+                consumer.reset(self._epoch, 0, 0, None)
+            else:
+                cursor = cursor_for(position, self.options.workers, keeps_order=self._keeps_order)
+                consumer.reset(self._epoch, position.items, position.at, cursor)
+        except BaseException:
+            if consumer.has_begun:  # refused, so that a running epoch continues
+                self._begun = begun
+            raise
         self._loaded = []
 
     def _position(self) -> Position | None:
@@ -461,8 +457,7 @@ class Run(Generic[T]):
         return None if lost is None else self._replace(lost)
 
     def _lost(self, error: PeerLost) -> PeerLost | None:
-        assert self._worker_group is not None
-        return self._worker_group.loss_of(str(error), error.rank)
+        return None if self._worker_group is None else self._worker_group.loss_of(str(error), error.rank)
 
     def _replace(self, lost: PeerLost) -> Consumer:
         """Starts new processes and returns their consumer, which resumes after the last item taken."""
@@ -476,6 +471,8 @@ class Run(Generic[T]):
                     consumer.resume_from(before)
                     return consumer
                 except PeerLost as error:
+                    if isinstance(error.__cause__, StageFailed):
+                        raise
                     lost = self._lost(error) or error
 
     def _note_death(self, lost: PeerLost, given: int) -> None:

@@ -7,8 +7,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/consumer.h"
 #include "levada/pipeline/cursors.h"
+#include "levada/pipeline/failure.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/show.h"
 #include "levada/report/pipeline_report.h"
@@ -97,7 +100,7 @@ constexpr Duration patience = std::chrono::seconds(5);
 
 /// The consumer of a pipeline. Python may use it on any thread and in a signal handler; a forked child does not touch
 /// it. One thread at a time takes items. Other threads may pause, resume, close and ask for statistics concurrently.
-/// The GIL guards its state, except for members that say otherwise.
+/// Only the thread that takes items changes the state of the epoch; the GIL guards the rest.
 class Consumer {
  public:
   Consumer(std::shared_ptr<Engine> engine, const Graph& graph, nb::handle options, Place place, std::string name,
@@ -124,17 +127,20 @@ class Consumer {
   }
 
   /// Begins the epoch after its first `items` items. `cursor`, if any, is the position after the first `at` of them.
+  /// Throws InvalidArgument while another thread takes an item, whose epoch then continues.
   void reset(std::int64_t epoch, std::int64_t items, std::int64_t at, const std::optional<nb::object>& cursor) {
     ResumePoint from{.items = at, .cursor = {}};
     if (cursor) from.cursor = to_tree(*cursor, Allowed::registered);
     open_consumer();
     const auto pausing = enter_pausing();
-    begin(epoch, items, std::move(from), {});
+    begin(epoch, items, std::move(from), no_limit);
   }
   /// Continues after the last item of `lost`, some of whose processes have ended, with the same limit, and paused if
   /// `lost` was. Throws InvalidArgument if the epoch now has fewer items.
-  void resume_from(const Consumer& lost) {
-    begin(lost.epoch_, lost.num_taken_, lost.resume_point_, lost.limit_);
+  void resume_from(Consumer& lost) {
+    wait_for_others(lost.taking_, Deadline::after(patience));
+    const OneCaller::Call reading(lost.taking_, what);
+    begin(lost.epoch_, lost.num_taken_, lost.resume_point_, lost.limit_at_);
     if (lost.paused()) pause();
   }
   /// Returns the next item of pass number `pass`, or nothing at its end, at a limit, while paused and once closed.
@@ -151,7 +157,6 @@ class Consumer {
       if (keeps_resume_point_ && has_place()) keep_resume_point(consumer);
       item = consumer.next();
       num_taken_ += item.has_value();
-      if (item && limit_) --*limit_;
     } catch (const std::exception&) {
       if (!closing_) throw;
     }
@@ -161,8 +166,10 @@ class Consumer {
   }
   void limit(std::int64_t items) {
     auto& consumer = open_consumer();
-    take([&] { consumer.limit(items); });
-    limit_ = items;
+    take([&] {
+      consumer.limit(items);
+      limit_at_ = num_taken_ + std::min(items, no_limit - num_taken_);
+    });
   }
   void pause() {
     auto& consumer = open_consumer();
@@ -173,7 +180,7 @@ class Consumer {
   void resume() {
     auto& consumer = open_consumer();
     const auto pausing = enter_pausing();
-    limit_.reset();
+    limit_at_ = no_limit;
     const nb::gil_scoped_release released;
     consumer.resume();
   }
@@ -185,13 +192,17 @@ class Consumer {
   /// process has failed.
   std::tuple<std::int64_t, std::int64_t, std::optional<nb::object>> save() {
     auto& consumer = open_consumer();
-    take([&] {
-      if (has_place()) resume_point_ = {num_taken_, consumer.save()};
-    });
-    const auto& [items, cursor] = resume_point_;
+    std::int64_t taken = 0;
+    ResumePoint point;
+    {
+      const OneCaller::Call taking(taking_, what);
+      if (has_place()) resume_point_ = {num_taken_, without_gil([&] { return consumer.save(); })};
+      taken = num_taken_;
+      point = resume_point_;
+    }
     std::optional<nb::object> plain;
-    if (cursor) plain = Rebuilder(Allowed::registered).rebuild(*cursor);
-    return {num_taken_, items, plain};
+    if (point.cursor) plain = Rebuilder(Allowed::registered).rebuild(*point.cursor);
+    return {taken, point.items, plain};
   }
 
   /// Ends the call in progress on another thread and prevents further calls. Returns false in a signal handler that has
@@ -256,9 +267,11 @@ class Consumer {
 
   std::int64_t pass() const { return pass_; }
   std::int64_t num_taken() const { return num_taken_; }
+  bool has_begun() const { return has_begun_; }
 
  private:
   static constexpr std::string_view what = "this pipeline run";
+  static constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
   /// A cursor and the number of items at which it was saved. Without a cursor, the first item.
   struct ResumePoint {
@@ -266,21 +279,22 @@ class Consumer {
     std::optional<pipeline::Cursor> cursor;
   };
 
-  void begin(std::int64_t epoch, std::int64_t items, ResumePoint from, std::optional<std::int64_t> limit) {
+  void begin(std::int64_t epoch, std::int64_t items, ResumePoint from, std::int64_t limit_at) {
     auto& consumer = open_consumer();
+    const OneCaller::Call taking(taking_, what);
     epoch_ = epoch;
-    limit_ = limit;
+    limit_at_ = limit_at;
     num_taken_ = items;
     resume_point_ = std::move(from);
     is_over_ = has_begun_ = false;
-    take([&] {
+    without_gil([&] {
       if (!resume_point_.cursor) return consumer.reset_after(epoch, items);
       consumer.reset(epoch, resume_point_.cursor);
       for (auto item = resume_point_.items; item < items; ++item) {
         if (!consumer.next()) pipeline::throw_past_end(item, "the epoch");
       }
     });
-    if (limit) consumer.limit(*limit);
+    if (limit_at != no_limit) consumer.limit(limit_at - items);
     has_begun_ = true;
     ++pass_;
   }
@@ -328,6 +342,10 @@ class Consumer {
   template <typename Work>
   std::invoke_result_t<Work> take(Work work) {
     const OneCaller::Call taking(taking_, what);
+    return without_gil(work);
+  }
+  template <typename Work>
+  std::invoke_result_t<Work> without_gil(Work work) const {
     try {
       const nb::gil_scoped_release released;
       return work();
@@ -361,7 +379,7 @@ class Consumer {
   bool has_begun_ = false;
   std::int64_t num_taken_ = 0;  ///< in this epoch
   std::int64_t epoch_ = 0;
-  std::optional<std::int64_t> limit_;  ///< items until the limit, as set by limit()
+  std::atomic<std::int64_t> limit_at_ = no_limit;  ///< items of this epoch after which limit() ends the loop
   const bool keeps_resume_point_;
   ResumePoint resume_point_;  ///< at or before the last returned item
   Clock::time_point next_resume_point_{};
@@ -373,6 +391,12 @@ std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& grap
   const auto engine_of = [](const Membership* of) { return of == nullptr ? nullptr : of->shared(); };
   return std::make_shared<Consumer>(engine_of(job), graph, options, place, name, engine_of(all_ranks),
                                     name_among_ranks);
+}
+
+/// Returns whether a stage's function threw the error, such as the Timeout of a store that it reads.
+bool is_of_stage(const Error& error) {
+  const auto* failed = dynamic_cast<const pipeline::StageFailed*>(&error);
+  return failed != nullptr && !failed->failure().stage.empty();
 }
 
 /// One epoch as an iterator. It is over when the next epoch begins.
@@ -398,6 +422,7 @@ class Epoch {
         return consumer_->next(pass_);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
+        if (is_of_stage(error)) throw;
         const auto* lost = dynamic_cast<const PeerLost*>(&error);
         const nb::object other = run_.attr("_on_engine_error")(std::string(error.name()), std::string(error.what()),
                                                                lost == nullptr ? -1 : lost->rank());
@@ -423,6 +448,7 @@ void bind_pipeline(nb::module_& module) {
       .def("resume_from", &Consumer::resume_from, nb::arg("lost"),
            "Resumes after the last item of another consumer, whose processes are lost.")
       .def_prop_ro("num_taken", &Consumer::num_taken, "Number of items returned in this epoch.")
+      .def_prop_ro("has_begun", &Consumer::has_begun, "Whether an epoch has begun that no reset() has ended.")
       .def("limit", &Consumer::limit, nb::arg("items"))
       .def("pause", &Consumer::pause)
       .def("resume", &Consumer::resume)

@@ -155,7 +155,18 @@ class PythonIterator : public pipeline::Iterator {
   std::optional<Bytes> own_state() const {
     return in_python([&]() -> std::optional<Bytes> {
       if (opened_->state_dict.is_none()) return std::nullopt;
-      const nb::object state = opened_->state_dict();
+      nb::object state;
+      try {
+        state = opened_->state_dict();
+      } catch (const nb::python_error& error) {
+        const bool can_count = !start_.state || start_.inputs.empty();  // its inputs are at their first items
+        if (!error.matches(PyExc_Exception) || !can_count) throw;
+        warn(fmt::format(
+            "a source's state_dict() raised {}, so that a run that resumes makes the items before its state again: {}",
+            escaped_str(error.type().attr("__name__")), escaped_str(error.value())));
+        opened_->state_dict = nb::none();
+        return std::nullopt;
+      }
       try {
         return encode_tree(to_tree(state, allowed_in_states(allow_pickle_), "state"));
       } catch (const nb::python_error& error) {
@@ -171,10 +182,12 @@ class PythonIterator : public pipeline::Iterator {
     });
   }
   static void warn_of(const std::string& why) {
-    const auto text = fmt::format(
+    warn(fmt::format(
         "what a source's state_dict() returns cannot be kept, so that going on reads again what was given before; "
         "return a few plain values and arrays, or call run(allow_pickle=True): {}",
-        why);
+        why));
+  }
+  static void warn(const std::string& text) {
     if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
   }
 
