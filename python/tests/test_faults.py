@@ -23,7 +23,11 @@ def test_an_item_or_loader_that_fails_is_an_error_on_every_rank(tmp_path: pathli
         tmp_path,
         2,
         """
-        for source in ([{"meta": [1, len]}] * 2, 5, None, levada.Corpus("/no/such/file.txt", tokenizer="bytes")):
+        class Broken:
+            def __iter__(self):
+                raise OSError("the disk is gone")
+
+        for source in ([{"meta": [1, len]}] * 2, Broken(), None, levada.Corpus("/no/such/file.txt", tokenizer="bytes")):
             try:
                 list(levada.Feed(source))
             except levada.SourceError as error:
@@ -32,7 +36,7 @@ def test_an_item_or_loader_that_fails_is_an_error_on_every_rank(tmp_path: pathli
     )
     for mine in told:
         assert "batch['meta'][1] cannot cross" in mine[0]["text"]
-        assert "'int' object is not iterable" in mine[1]["text"]
+        assert "the disk is gone" in mine[1]["text"]
         assert "its source is None" in mine[2]["text"]
         assert "/no/such/file.txt" in mine[3]["text"]
 

@@ -75,6 +75,8 @@ def _arrays_of(values: Sequence[Any], what: str) -> Sequence[Any]:
         return values
     try:
         numbers = [as_array(value) for value in values if len(value)]
+    except InvalidArgument:
+        raise
     except ValueError:
         raise InvalidArgument(
             f"{what} are lists or tuples whose parts differ in length or are not numbers; pass arrays, or mappings of fields"
