@@ -50,8 +50,8 @@ void expect_all_delivered(const char* readers, int asking, bool asks_while_readi
 
 TEST(InlineFeeds, AStopLosesNoSample) {
   for (const char* readers : {"one", "dp", "all"}) {
-    for (int trial = 0; trial < 40; ++trial) expect_all_delivered(readers, trial % 4, false);
-    for (int trial = 0; trial < 10; ++trial) expect_all_delivered(readers, 0, true);
+    for (int trial = 0; trial < 12; ++trial) expect_all_delivered(readers, trial % 4, false);
+    for (int trial = 0; trial < 4; ++trial) expect_all_delivered(readers, 0, true);
   }
 }
 
@@ -95,7 +95,7 @@ class ByNumber : public Once {
 
 /// Runs a feed of two ranks, the second of which receives nothing until three waits of the first for memory have been
 /// interrupted. Calls `check` with each batch of the first.
-void interrupt(const std::shared_ptr<Source>& source, const FeedOptions& feed_options,
+void interrupt(const std::shared_ptr<Source>& source, const FeedOptions& feed_options, std::size_t memory_bytes,
                const std::function<void(const Batch&, int rank)>& check) {
   std::latch interrupted(1);
   inproc::run_ranks(2,
@@ -123,11 +123,11 @@ void interrupt(const std::shared_ptr<Source>& source, const FeedOptions& feed_op
                       }
                       EXPECT_EQ(left, 0);
                     },
-                    {.memory_bytes = 3 << 20});
+                    {.memory_bytes = memory_bytes});
 }
 
 TEST(InlineFeeds, AnInterruptedWaitForMemoryRepeatsAndLosesNoSample) {
-  interrupt(std::make_shared<Once>(), {.batch = 1, .steps = 40}, [](const Batch& batch, int rank) {
+  interrupt(std::make_shared<Once>(), {.batch = 1, .steps = 40}, 3 << 20, [](const Batch& batch, int rank) {
     HeapMemory heap;
     EXPECT_EQ(batch.tree(), Numbered::batch(2 * batch.step + rank, 1, Once::sequence, heap));
   });
@@ -135,7 +135,7 @@ TEST(InlineFeeds, AnInterruptedWaitForMemoryRepeatsAndLosesNoSample) {
 
 TEST(InlineFeeds, AnInterruptedWaitForMemoryCountsAMicroBatchOnce) {
   const Balance balance{.max_tokens = 2 * Once::sequence};
-  interrupt(std::make_shared<ByNumber>(), {.batch = 8, .balance = balance}, [](const Batch& batch, int) {
+  interrupt(std::make_shared<ByNumber>(), {.batch = 8, .balance = balance}, 1 << 19, [](const Batch& batch, int) {
     EXPECT_EQ(batch.num_micro, 4);
     EXPECT_EQ(batch.totals->samples, 4 * (batch.micro + 1));
     EXPECT_EQ(batch.totals->tokens, 4 * (batch.micro + 1) * Once::sequence);
