@@ -187,6 +187,16 @@ TEST(ContextPlan, RejectsCostsThatOverflow) {
               HasSubstr("costs must be from 0 to 2^32, got -1"));
 }
 
+TEST(ContextPlan, NamesACoefficientThatIsTooSmallBeforeAnySampleIsDivided) {
+  const auto check = [](const char* cost) {
+    check_balance({.cost = SampleCost::parse(cost), .max_tokens = 64, .max_cp = 2});
+  };
+  EXPECT_THAT(([&] { check("flops(linear=29,quadratic=0)"); }),
+              ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("linear is 29 in the cost")));
+  check("flops(linear=30,quadratic=0)");
+  check("flops(hidden=8)");
+}
+
 TEST(ContextPlan, RejectsSamplesThatDoNotFit) {
   EXPECT_THAT(refusal_of({5, 5}, 8, {.max_tokens = 8, .max_cp = 2}),
               HasSubstr("a step of 2 sample(s) cannot be divided over 8 ranks in blocks of at most 2"));

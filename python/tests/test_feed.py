@@ -402,6 +402,7 @@ def test_a_corpus_resumes_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         ({"max_steps": True}, "max_steps must be a whole number, got True"),
         ({"max_steps": -1}, "max_steps must be at least 0, got -1"),
         ({"prefetch": -5}, "prefetch must be at least 0, got -5"),
+        ({"prefetch": 2**31 - 1}, "prefetch must be at most 1,073,741,824, got 2,147,483,647"),
         ({"skip": -1}, "skip must be at least 0, got -1"),
         ({"batch_size": 0, "divide": "split"}, "batch_size must be at least 1, got 0"),
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
