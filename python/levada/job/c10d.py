@@ -100,7 +100,9 @@ class ProcessGroupTransport:
             self._group = own_group(store, self.rank, self.size, self._network.devices, limit)
             gloos = {name: fd for name, fd in sockets_by_name().items() if name not in before}
             self._stalls = Stalls(gloos, self._silence) if self._silence else None
-        self._end_of_watch = socket.socketpair()
+        self._end_of_watch, end = socket.socketpair()
+        self._ends_of_watch = [end]
+        """The other end of that pair, until a thread takes it to end the watch."""
         self._finished: set[int] = set()
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
@@ -149,8 +151,7 @@ class ProcessGroupTransport:
             for work in (self._receive, self._settle, self._watch, self._flush):
                 self._threads.append(start_thread("the engine c10d", f"levada c10d {work.__name__}", run, work))
         except BaseException:
-            self._over.set()
-            self._link = None
+            self._over.set()  # keeps the link: the threads that were started must not free gloo's group while Python exits
             raise
         finally:
             all_started.set()
@@ -268,7 +269,7 @@ class ProcessGroupTransport:
         """Watches for the loss of any rank that has not left. A rank is lost if its process ends, or if its host stops
         answering or stops accepting data."""
         poll = select.poll()
-        poll.register(self._end_of_watch[0], 0)
+        poll.register(self._end_of_watch, 0)
         peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
         for fd in peers:
             poll.register(fd, select.POLLIN)
@@ -288,7 +289,7 @@ class ProcessGroupTransport:
             ended = [peer for peer in ended if not self._lose_watched(link, peer, ended)]
             for address in self._stalls.find(self._seconds_since_probe) if self._stalls else ():
                 self._lose_stalled(link, address)
-        for each in (*(watched.connection for watched in self._watched.values()), *self._end_of_watch):
+        for each in (self._end_of_watch, *(watched.connection for watched in self._watched.values())):
             each.close()
         for thread in self._threads:  # only this thread starts any
             if thread is not threading.current_thread():
@@ -367,8 +368,8 @@ class ProcessGroupTransport:
         self._over.set()
         self._sent.put(None)
         self._flushes.put(None)
-        with contextlib.suppress(OSError):  # the watch has already ended
-            self._end_of_watch[1].shutdown(socket.SHUT_RDWR)  # unlike close(), ends the copy of a forked child, too
+        with contextlib.suppress(IndexError), self._ends_of_watch.pop() as end:
+            end.shutdown(socket.SHUT_RDWR)  # unlike close(), reaches the watch even if a forked child has a copy
 
     def _lose(self, link: Link, peers: Iterable[int], why: str) -> None:
         if lost := [peer for peer in peers if peer != self.rank]:
