@@ -300,22 +300,23 @@ TEST(CommandFault, TokenizesMoreTextThanItsControlGroupAllowsMemory) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
 }
 
-TEST(CommandFault, ReportsTheMemoryForPackingThatAControlGroupDenies) {
+TEST(CommandFault, PacksInItsCacheOrReportsTheMemoryThatAControlGroupDenies) {
   const MemoryGroup group(std::uint64_t{48} << 20);
   if (!group.is_usable()) GTEST_SKIP() << no_control_group;  // skipped without: a control group
-  const auto refusal = [&](int documents, const std::string& what) {
-    const auto path = scratch() + "/documents.bin";
-    std::string lines;
-    for (int i = 0; i < documents; ++i) lines += "{\"text\":\"ab\"}\n";
-    ASSERT_EQ(run({"convert", write_file("documents.jsonl", lines), path, "--overwrite"}).status, 0);
-    const auto outcome =
-        run_limited(group.join(), {"feed", path, "--batch", "1", "--seq", "4", "--steps", "1", "--pack", "best-fit"});
-    EXPECT_EQ(outcome.status, 2) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr(what));
-    EXPECT_THAT(outcome.err, HasSubstr(" of the 48.0 MiB that the machine and this process's control groups allow"));
+  const auto path = scratch() + "/documents.bin";
+  std::string lines;
+  for (int i = 0; i < 6'500'000; ++i) lines += "{\"text\":\"ab\"}\n";
+  ASSERT_EQ(run({"convert", write_file("documents.jsonl", lines), path, "--overwrite"}).status, 0);
+  const auto feed = [&](const std::string& cache) {
+    return run_limited(group.join(), {"feed", path, "--batch", "1", "--seq", "4", "--steps", "1", "--pack", "best-fit",
+                                      "--cache-dir", cache});
   };
-  refusal(6'500'000, "the table of documents of " + scratch() + "/documents.bin takes about ");
-  refusal(2'500'000, "the order of 2500000 packed documents takes about ");
+  const auto cached = feed(scratch() + "/orders");
+  EXPECT_EQ(cached.status, 0) << cached.err;
+  const auto refused = feed(path + "/no-folder");
+  EXPECT_EQ(refused.status, 2) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("the order of 6500000 packed documents takes about "));
+  EXPECT_THAT(refused.err, HasSubstr(" of the 48.0 MiB that the machine and this process's control groups allow"));
 }
 
 #endif

@@ -85,8 +85,9 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, cons
       .bad_lines = {.count = json.at("bad_lines"), .first = json.value("first_bad_lines", std::vector<std::int64_t>())},
       .bytes = json.at("bytes")};
 } catch (const StorageFault& fault) {
-  // A stale handle of a network file system means that another host has replaced the file.
-  if (fault.error() != ESTALE && trust.covers(path)) throw;
+  // A file that was missing may be there by now. A stale handle of a network file system means that another host has
+  // replaced it.
+  if (fault.error() != ENOENT && fault.error() != ESTALE && trust.covers(path)) throw;
   return std::nullopt;
 } catch (const Error&) {
   return std::nullopt;

@@ -144,7 +144,8 @@ def difference(run: Json, outcomes: list[list[Json]]) -> str | None:
         want = model.run(feed, mesh)
         counts = {len(of_rank[number]["batches"]) for of_rank in outcomes}
         if len(counts) > 1:
-            return f"feed {number}: ranks got different numbers of steps: {sorted(counts)}"
+            ends = [(len(of_rank[number]["batches"]), of_rank[number]["error"]) for of_rank in outcomes]
+            return f"feed {number}: ranks got different numbers of steps: {ends}"
         count = counts.pop()
         stopped = want.may_end_after is not None and outcomes[0][number]["end"] == "stopped"
         if stopped and not want.may_end_after <= count <= len(want.batches[0]):
