@@ -89,7 +89,11 @@ void lower_to(MemoryLimits& limits, const ReadFile& read, const std::string& fol
   limits.total = std::min(limits.total, *limit);
   const auto usage = parse_number(read(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(""));
   const auto stat = read(folder + "/memory.stat").value_or("");
-  const std::uint64_t cache = field(stat, v2 ? "inactive_file" : "total_inactive_file").value_or(0);
+  // Like the kernel's MemAvailable. Pages that were read twice are active, and yet they are reclaimed before any
+  // process is killed.
+  const std::string prefix = v2 ? "" : "total_";
+  const auto cache =
+      field(stat, prefix + "inactive_file").value_or(0) + field(stat, prefix + "active_file").value_or(0);
   const std::uint64_t used = usage.value_or(0) - std::min(usage.value_or(0), cache);
   limits.available = std::min(limits.available, *limit - std::min(*limit, used));
 }

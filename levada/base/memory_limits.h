@@ -19,7 +19,7 @@ using ReadFile = std::function<std::optional<std::string>(const std::string& pat
 std::optional<std::string> read_system_file(const std::string& path);
 
 /// Returns the smallest of the limits in /proc/meminfo and of every control group (v1 or v2) that contains this
-/// process. A group's inactive file cache counts as available. If nothing can be read, both numbers are the largest
+/// process. A group's file cache counts as available. If nothing can be read, both numbers are the largest
 /// possible. Reads about a dozen files, which takes 0.2 to 1 ms; do not call it with a lock held.
 MemoryLimits memory_limits(const ReadFile& read = read_system_file);
 

@@ -38,7 +38,7 @@ TEST(MemoryLimits, AreTheTightestOfAllEnclosingGroups) {
       {"/sys/fs/cgroup/slice/job/memory.max", "max\n"},
       {"/sys/fs/cgroup/slice/memory.max", "209715200\n"},
       {"/sys/fs/cgroup/slice/memory.current", "104857600\n"},
-      {"/sys/fs/cgroup/slice/memory.stat", "anon 1\ninactive_file 52428800\nactive_file 7\n"},
+      {"/sys/fs/cgroup/slice/memory.stat", "anon 1\ninactive_file 41943040\nactive_file 10485760\n"},
   }));
   EXPECT_EQ(limits.total, 200 * mib);
   EXPECT_EQ(limits.available, 150 * mib);
@@ -50,7 +50,8 @@ TEST(MemoryLimits, AreFoundInACgroupV1Container) {
       {"/proc/self/cgroup", "9:cpu,cpuacct:/docker/ab12\n5:memory:/docker/ab12\n0::/x\n"},
       {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "104857600\n"},
       {"/sys/fs/cgroup/memory/memory.usage_in_bytes", "20971520\n"},
-      {"/sys/fs/cgroup/memory/memory.stat", "inactive_file 0\ntotal_inactive_file 10485760\n"},
+      {"/sys/fs/cgroup/memory/memory.stat",
+       "inactive_file 0\ntotal_inactive_file 8388608\ntotal_active_file 2097152\n"},
   }));
   EXPECT_EQ(limits.total, 100 * mib);
   EXPECT_EQ(limits.available, 90 * mib);

@@ -16,9 +16,10 @@ class KnownOrders {
  public:
   using Progress = std::function<void(const PrepareProgress&)>;
 
-  /// Orders of fewer than `min_bytes` are made in memory at each start.
-  explicit KnownOrders(std::string dir, std::uint64_t min_bytes = KnownFiles::large)
-      : known_(std::move(dir)), min_bytes_(min_bytes) {}
+  /// Orders of fewer than `min_bytes` are made in memory at each start. `warn` receives a line about a long wait.
+  explicit KnownOrders(std::string dir, std::function<void(const std::string&)> warn = {},
+                       std::uint64_t min_bytes = KnownFiles::large)
+      : known_(std::move(dir)), warn_(std::move(warn)), min_bytes_(min_bytes) {}
 
   /// Returns the order of the documents in `files`: from the folder, or made and then remembered. If the folder cannot
   /// be used, the order is made in memory. Waits while another process makes the same order. Throws SourceError, and
@@ -26,10 +27,14 @@ class KnownOrders {
   PackedOrder order_of(const SourceFiles& files, const PackingOptions& options, const Progress& progress) const;
 
  private:
+  std::optional<PackedOrder> find(const std::string& path, const std::string& key, const PackingOptions& options) const;
+  /// Returns nothing if the folder cannot be used.
   std::optional<PackedOrder> find_or_write(const std::string& path, const std::string& key,
-                                           const PackingOptions& options, const PackedDocuments& documents) const;
+                                           const PackingOptions& options, const PackedDocuments& documents,
+                                           const Progress& progress) const;
 
   KnownFiles known_;
+  std::function<void(const std::string&)> warn_;
   std::uint64_t min_bytes_;
 };
 

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
+#include <stdexcept>
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/fault_testing.h"
@@ -64,7 +64,7 @@ class KnownOrderFiles : public ::testing::Test {
 };
 
 TEST_F(KnownOrderFiles, AreMadeOnce) {
-  const KnownOrders known(folder(), 0);
+  const KnownOrders known(folder(), {}, 0);
   const auto first = order_of(source({some_, others_}), known);
   EXPECT_TRUE(first.second);
   const auto again = order_of(source({some_, others_}), known);
@@ -75,7 +75,7 @@ TEST_F(KnownOrderFiles, AreMadeOnce) {
 }
 
 TEST_F(KnownOrderFiles, BelongToTheirDocumentsAndOptions) {
-  const KnownOrders known(folder(), 0);
+  const KnownOrders known(folder(), {}, 0);
   const std::vector<std::int64_t> alike(1000, 50);
   std::size_t count = 0;
   const auto expect_new = [&](const SourceFiles& files, const PackingOptions& options = {.sequence = 64}) {
@@ -102,15 +102,15 @@ TEST_F(KnownOrderFiles, AreNotWrittenIfTheyAreSmallOrCannotBe) {
   EXPECT_EQ(remembered().size(), 0U);
   dir_.write("file", "");
   const auto without = order_of(source({some_}), KnownOrders("")).first;
-  EXPECT_EQ(order_of(source({some_}), KnownOrders(dir_.file("file/below"), 0)).first, without);
+  EXPECT_EQ(order_of(source({some_}), KnownOrders(dir_.file("file/below"), {}, 0)).first, without);
   fs::create_directories(folder());
   fs::permissions(folder(), fs::perms::all);
-  EXPECT_EQ(order_of(source({some_}), KnownOrders(folder(), 0)).first, without);
+  EXPECT_EQ(order_of(source({some_}), KnownOrders(folder(), {}, 0)).first, without);
   EXPECT_EQ(remembered().size(), 0U) << "other users can replace them";
 }
 
 TEST_F(KnownOrderFiles, AreMadeAgainIfTheirFileIsDamaged) {
-  const KnownOrders known(folder(), 0);
+  const KnownOrders known(folder(), {}, 0);
   const auto whole = order_of(source({some_}), known).first;
   const auto path = remembered().at(0).string();
   const auto bytes = content(path);
@@ -120,20 +120,35 @@ TEST_F(KnownOrderFiles, AreMadeAgainIfTheirFileIsDamaged) {
 }
 
 TEST_F(KnownOrderFiles, AreWaitedForWhileAnotherProcessMakesThem) {
-  const KnownOrders known(folder(), 0);
+  const KnownOrders known(folder(), {}, 0);
   const auto whole = order_of(source({some_}), known).first;
   const auto path = remembered().at(0).string();
   const auto bytes = content(path);
   fs::remove(path);
   auto other = std::make_unique<AtomicFile>(path, AtomicFile::Write(), 0600);
-  std::pair<std::vector<std::vector<PackedPiece>>, bool> got;
-  std::thread waiting([&] { got = order_of(source({some_}), known); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
-  other->write(as_bytes(bytes));
-  other->publish(false);
-  other.reset();
-  waiting.join();
-  EXPECT_EQ(got, std::pair(whole, false));
+  std::vector<std::string> awaited;
+  const auto got = known.order_of(source({some_}), {.sequence = 64}, [&](const PrepareProgress& progress) {
+    awaited.push_back(progress.path);
+    if (awaited.size() < 3) return;
+    other->write(as_bytes(bytes));
+    other->publish(false);
+    other.reset();
+  });
+  EXPECT_EQ(awaited, std::vector<std::string>(3, path));
+  EXPECT_EQ(got.pieces(0), whole.at(0));
+}
+
+TEST_F(KnownOrderFiles, CanBeAbortedWhileTheyAreMadeOrWaitedFor) {
+  const KnownOrders known(folder(), {}, 0);
+  const auto files = source({some_});
+  const auto abort = [](const PrepareProgress&) { throw std::runtime_error("aborted"); };
+  EXPECT_THROW(known.order_of(files, {.sequence = 64}, abort), std::runtime_error);
+  EXPECT_EQ(remembered().size(), 0U);
+  order_of(files, known);
+  const auto path = remembered().at(0).string();
+  fs::remove(path);
+  const AtomicFile other(path, AtomicFile::Write(), 0600);
+  EXPECT_THROW(known.order_of(files, {.sequence = 64}, abort), std::runtime_error);
 }
 
 }  // namespace

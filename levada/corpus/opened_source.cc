@@ -16,7 +16,8 @@ namespace {
 std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
   if (options.packing == Packing::cut) return make_cut_samples(files, options.sequence);
   return std::make_unique<PackedSamples>(files, options.packing, options.sequence, options.pad_to,
-                                         KnownOrders(token_cache_folder(options.cache_dir)), options.progress);
+                                         KnownOrders(token_cache_folder(options.cache_dir), options.io.warn),
+                                         options.progress);
 }
 
 void expect_samples(const SampleSet& samples, const SourceFiles& files, const std::string& who,

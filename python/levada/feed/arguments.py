@@ -109,7 +109,10 @@ def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, co
     if is_corpus and iterate != "thread":
         raise InvalidArgument(f"iterate is {iterate}; the C++ core reads a Corpus on its own threads")
     if counts_rows and divide != "split":
-        raise InvalidArgument('batch_size is for a Corpus, for samples with balance= or max_tokens=, and for divide="split"; otherwise an item is a whole batch')
+        raise InvalidArgument(
+            'batch_size is for a Corpus, for samples with balance= or max_tokens=, and for divide="split"; otherwise an item '
+            "is a whole batch"
+        )
     if tail != "drop" and divide == "split" and not (is_corpus or counts_rows):
         raise InvalidArgument(
             f'tail is "{tail}"; with divide="split" an item is a whole step, so pass batch_size=, the rows of a rank, of which the '
