@@ -47,6 +47,7 @@ for trial in range(30):
     except Interrupted: interrupts += 1
     except levada.SourceError: interrupts += 1
     armed = False
+    if last == 399: continue  # the loop ended before the signal
     state = feed.state_dict()
     resumed = make()
     resumed.load_state_dict(state)
