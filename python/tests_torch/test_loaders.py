@@ -148,7 +148,7 @@ def test_only_tensors_move_to_the_device() -> None:
     assert moved["more"].x is moved["x"] and moved["more"].odd[0, 1] is moved["x"]
     (stayed,) = levada.Feed(batches, device=torch.device("cpu"))
     assert torch.equal(stayed["x"], tensor) and stayed["x"].device.type == "cpu"
-    with pytest.raises(RuntimeError, match="nowhere"):
+    with pytest.raises(levada.InvalidArgument, match="nowhere"):
         levada.Feed(batches, device="nowhere")
 
 
@@ -193,6 +193,7 @@ def test_tensors_on_a_device_are_not_copied_through_host_memory(monkeypatch: pyt
 
     monkeypatch.setattr(_devices, "_Stage", Stage)
     monkeypatch.setattr(_devices, "_with_index", lambda device: device)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     there, here = torch.ones(1000, device="meta"), torch.ones(3)
     moved = _devices._DeviceCopies(torch.device("meta"), own_stream=False, buffers=None).send({"there": there, "here": [here, here]})()
     assert moved["there"] is there and moved["here"][0].device.type == "meta" and moved["here"][0] is moved["here"][1]
@@ -241,6 +242,7 @@ def test_staging_memory_is_reused_once_the_device_has_copied_it(
     streams = Streams()
     new_empty, to = torch.Tensor.new_empty, torch.Tensor.to
     monkeypatch.setattr(torch, "Event", streams.event)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: device.index)
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda tensor, size, pin_memory: new_empty(tensor, size))
