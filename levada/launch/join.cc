@@ -73,8 +73,8 @@ shm::MeetingPlace meeting_place_of(const Environment& job) {
   return {job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous, user_secret()};
 }
 
-/// Returns what reports of a wait add about the variables: they may be those of another job, and the other ranks may be
-/// on other hosts.
+/// Returns the end of a report of a wait: the variables may be those of another job, and the other ranks may be on
+/// other hosts.
 std::string hint_about(const Environment& job) {
   const auto stale = fmt::format("; if no launcher has started this process, unset {}, by which it is one of {} ranks",
                                  job.source, job.size);

@@ -82,7 +82,7 @@ void TokenFile::read_index(const TokenFileOptions& options) {
   index_ = read_megatron_index(*idx_, *bin_, callbacks);
 }
 
-/// Drops all documents except those of the share.
+/// Restricts the file to the documents in `share`.
 void TokenFile::keep_share(const DocumentShare& share) {
   const auto begin = share_of_documents(share.begin, index_.documents, contents_.digest);
   const auto end = share_of_documents(share.end, index_.documents, contents_.digest);

@@ -1,4 +1,4 @@
-"""Samples that collate_packed() packs or refuses, by itself, in a Feed and in a DataLoader."""
+"""Samples that collate_packed() packs or refuses when it is called directly, in a Feed and in a DataLoader."""
 
 from __future__ import annotations
 

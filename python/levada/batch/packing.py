@@ -263,7 +263,7 @@ def alike(values: list[Any]) -> list[Any]:
     made: list[Any] = []
     for value in values:
         if isinstance(value, (list, tuple)) and not value:
-            value = tensors[0].new_empty(0)  # a list without elements has no dtype of its own
+            value = tensors[0].new_empty(0)  # a list without elements has no dtype
         elif not isinstance(value, torch.Tensor) and (value := _converted(value)) is not None:
             value = torch.from_numpy(value.copy())
         made.append(value)

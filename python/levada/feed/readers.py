@@ -121,7 +121,7 @@ class BackgroundReader:
 
 
 def _place(source: Any, maker: Maker) -> str:
-    """Returns the functions that the maker is running, or those of the earlier pass that it waits for."""
+    """Returns the functions that the maker, or the earlier pass that it waits for, is running."""
     earlier = next((each for each in abandoned() if source is not None and each.source is source), None)
     return maker.where() if earlier is None else earlier.where()
 

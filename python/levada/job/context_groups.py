@@ -66,7 +66,7 @@ class ContextGroups:
 
 
 def _checked(mesh: Any, max_cp: Any, ranks: int) -> tuple[Mesh, int]:
-    """Returns the arguments of ContextGroups in a job of so many ranks. Raises InvalidArgument if they are invalid."""
+    """Returns the mesh and max_cp of ContextGroups in a job of `ranks` ranks. Raises InvalidArgument if they are invalid."""
     made, count = as_mesh(mesh), whole_number("max_cp", max_cp)
     if made.size != ranks:
         raise InvalidArgument(f"mesh '{made}' has {made.size} ranks, the job has {ranks}")
