@@ -60,6 +60,44 @@ tell(steps=i + 1)
         assert mine[1]["steps"] == 7
 
 
+def test_a_rank_that_ends_waits_until_a_slow_one_on_another_host_has_taken_its_last_message(launcher: Launcher) -> None:
+    script = """
+from levada.job import c10d, groups
+c10d._SLOTS = 1
+lose = c10d.ProcessGroupTransport._lose
+def noted(transport, link, peers, why):
+    if peers:
+        tell(lost=sorted(peers), why=why)
+    lose(transport, link, peers, why)
+c10d.ProcessGroupTransport._lose = noted
+"""
+    script += JOIN + """
+for batch in levada.Feed(range(3), levada.Mesh(tp=size), group=job):
+    pass
+(transport,) = groups._transports
+if rank == 0:
+    transport._delivering.acquire()
+    threading.Timer(3.0, transport._delivering.release).start()
+    threading._shutdown = lambda: None  # leaves at once, but delivers nothing for three seconds
+"""
+    for told in launcher.start([2, 2], script).succeed():
+        assert told == []
+
+
+def test_ranks_that_have_left_notice_that_a_rank_on_another_host_is_killed(launcher: Launcher) -> None:
+    script = "from levada.job import c10d, groups\nc10d._SLOTS = 64\n" + JOIN + """
+for batch in levada.Feed(range(3), levada.Mesh(tp=size), group=job):
+    pass
+(transport,) = groups._transports
+if rank == 3:
+    transport._delivering.acquire()  # receives the others' last messages, and does not answer
+    time.sleep(4)
+    os.kill(os.getpid(), 9)
+"""
+    ended = launcher.start([2, 2], script).finish()
+    assert [each.status for each in ended] == [0, 0, 0, -9]
+
+
 def told_on_one_host_and_on_two(
     hosts: several.Hosts, launcher: Launcher, script: str
 ) -> list[list[list[dict[str, Any]]]]:

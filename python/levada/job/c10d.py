@@ -39,7 +39,7 @@ from levada.job.gathering import on_all
 from levada.job.gloo import Network, first_line, open_devices, own_group, sockets_by_name, store_of
 from levada.job.stalls import Stalls, seconds_since_answer
 
-_HEADERS, _BODIES = 1, 2  # tags
+_HEADERS, _BODIES, _NOTHING = 1, 2, 3  # tags; nothing is ever sent under the last one
 _MAX_HEADER_BYTES = 256 << 10
 """gloo does not report message lengths, so all headers are received with one size."""
 _SLOTS = 4
@@ -104,6 +104,10 @@ class ProcessGroupTransport:
         self._ends_of_watch = [end]
         """The other end of that pair, until a thread takes it to end the watch."""
         self._finished: set[int] = set()
+        self._taken: set[int] = set()
+        """The peers that have taken this rank's last frame, or to which it could not be sent."""
+        self._settling = self.rank
+        """The peer of the send that is waited for."""
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -129,7 +133,8 @@ class ProcessGroupTransport:
         """Starts sending tensors to a peer: (tensors, peer, tag). The result keeps them alive until they have been
         sent."""
         self.settle = self._sent.put
-        """Enqueues sends to wait for: [(peer, result of send(), None) or (peer, None, exception of send())]."""
+        """Enqueues sends to wait for: [(peer, result of send(), None) or (peer, None, exception of send())]. (peer, None,
+        None) follows the peer's last frame."""
         self.close = self._finished.add
         """Called after the last frame to a peer."""
         self.schedule_flush = self._flushes.put
@@ -161,14 +166,15 @@ class ProcessGroupTransport:
         return any(thread.is_alive() for thread in self._threads)
 
     def finish(self, failed_until: float) -> None:
-        """Waits until all peers have closed, each of which acknowledges this rank's last frame, and until the threads
-        have ended, which must not happen during interpreter exit. Waits at most until `failed_until`, a time of
-        time.monotonic(), after a loss and after any group of this process has ended with an error, because a peer may be
-        gone or hang, and no rank needs the frames in flight then."""
+        """Waits until all peers have closed and have taken this rank's last frame, and until the threads have ended,
+        which must not happen during interpreter exit. Waits at most until `failed_until`, a time of time.monotonic(),
+        after a loss and after any group of this process has ended with an error, because a peer may be gone or hang, and
+        no rank needs the frames in flight then."""
         if self._process != os.getpid():
             return
         link, began, remind_after = self._link, time.monotonic(), REMIND_AFTER
         has_failed = link is not None and link.has_failed()
+        unreachable: set[int] = set()
         while link is not None and not self._over.wait(1.0):
             now = time.monotonic()
             waited = now - began
@@ -178,7 +184,10 @@ class ProcessGroupTransport:
             if waited > remind_after:
                 remind_after *= 2
                 write_line(f"{self._describe_wait(link, waited)}; still waiting")
+            before, unreachable = unreachable, {peer for peer in self._awaited_peers(link) if not self._reaches(peer)}
+            self._lose(link, before & unreachable, "its process no longer runs")  # its last frame had a second to arrive
         self._stop()
+        has_failed = has_failed or (link is not None and link.has_failed())
         if not self._have_ended(0.2 if has_failed else 2.0):
             shut_down_gloo(self._network.listening.intersection)  # a lost peer neither sends nor receives
             self._have_ended(2.0)
@@ -190,15 +199,27 @@ class ProcessGroupTransport:
             thread.join(max(until - time.monotonic(), 0.0))
         return not self.is_alive()
 
+    def _awaited_peers(self, link: Link) -> list[int]:
+        return [peer for peer in range(self.size) if peer != self.rank and not link.is_closed(peer)]
+
+    def _reaches(self, peer: int) -> bool:
+        """Returns whether gloo's connection to a peer is open. This rank watches only one rank of each other host, and
+        the others may have left before they could report that the peer's process has ended."""
+        try:
+            self._group.recv([self._torch.empty(1, dtype=self._torch.uint8)], peer, _NOTHING)
+        except RuntimeError:
+            return False
+        return True
+
     def _describe_wait(self, link: Link, waited: float) -> str:
-        awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not link.is_closed(peer))
+        awaited = ", ".join(map(str, self._awaited_peers(link) or [self._settling]))
         return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to receive its last messages"
 
     def _receive(self, link: Link) -> None:
         """Receives frames until none is left to receive, or until another thread has taken this one's place."""
         free: list[Any] = []
         failures = 0
-        while not self._ends(link):
+        while not (link.all_closed() or self._over.is_set()):
             try:
                 while len(self._posted) < _SLOTS:
                     slot = free.pop() if free else self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8)
@@ -214,9 +235,9 @@ class ProcessGroupTransport:
                 continue
             failures = 0
             if not self._deliver(link, work._source_rank(), slot.numpy()):
-                self._ends(link)
-                return
+                break
             free.append(slot)
+        self._ends(link)
 
     def _deliver(self, link: Link, sender: int, header: Any) -> bool:
         """Returns False if another thread has taken this one's place."""
@@ -256,8 +277,12 @@ class ProcessGroupTransport:
         while (batch := self._sent.get()) is not None:
             while batch:
                 peer, work, failure = batch.pop(0)
+                self._settling = peer
                 try:
-                    if failure is None:
+                    if work is None and failure is None:
+                        self._taken.add(peer)
+                        self._ends(link)
+                    elif failure is None:
                         work.wait(_FOREVER)
                 except RuntimeError as error:
                     failure = error
@@ -358,10 +383,11 @@ class ProcessGroupTransport:
                 return
             link.flush_deferred()
 
-    def _ends(self, link: Link) -> bool:
-        if link.all_closed():
+    def _ends(self, link: Link) -> None:
+        """Makes the threads end once nothing is left to receive or to send. Before each peer has taken this rank's last
+        frame, the process must not end, because gloo may not have sent it."""
+        if link.all_closed() and (len(self._taken) == self.size - 1 or link.has_failed()):
             self._stop()
-        return self._over.is_set()
 
     def _stop(self) -> None:
         """Makes the threads end once gloo no longer holds them up."""

@@ -121,7 +121,11 @@ class PythonTransport final : public p2p::Transport {
     });
   }
   void close(int peer) override {
-    call([&] { transport_.attr("close")(peer); });
+    call([&] {
+      unsettled_.append(nb::make_tuple(peer, nb::none(), nb::none()));
+      settle();
+      transport_.attr("close")(peer);
+    });
   }
   void schedule_flush(Clock::time_point at) override {
     const std::chrono::duration<double> seconds = at.time_since_epoch();
@@ -166,7 +170,8 @@ class PythonTransport final : public p2p::Transport {
   }
 
   nb::object transport_;
-  nb::list unsettled_;  // (peer, result of send(), its exception): each keeps alive what it sends
+  /// (peer, result of send(), its exception): each keeps alive what it sends. (peer, None, None) follows the last one.
+  nb::list unsettled_;
   std::size_t unsettled_bytes_ = 0;
   std::string name_;
   int rank_;
