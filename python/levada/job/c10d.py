@@ -173,13 +173,14 @@ class ProcessGroupTransport:
         if self._process != os.getpid():
             return
         link, began, remind_after = self._link, time.monotonic(), REMIND_AFTER
-        has_failed = link is not None and link.has_failed()
+        has_failed = False
         unreachable: set[int] = set()
-        while link is not None and not self._over.wait(1.0):
+        while link is not None:
+            is_over = self._over.wait(1.0)
+            has_failed = has_failed or link.has_failed()
             now = time.monotonic()
             waited = now - began
-            has_failed = has_failed or link.has_failed()
-            if now > failed_until if has_failed else waited > _LAST_ANSWER:
+            if is_over or (now > failed_until if has_failed else waited > _LAST_ANSWER):
                 break
             if waited > remind_after:
                 remind_after *= 2
@@ -187,7 +188,6 @@ class ProcessGroupTransport:
             before, unreachable = unreachable, {peer for peer in self._awaited_peers(link) if not self._reaches(peer)}
             self._lose(link, before & unreachable, "its process no longer runs")  # its last frame had a second to arrive
         self._stop()
-        has_failed = has_failed or (link is not None and link.has_failed())
         if not self._have_ended(0.2 if has_failed else 2.0):
             shut_down_gloo(self._network.listening.intersection)  # a lost peer neither sends nor receives
             self._have_ended(2.0)
