@@ -264,18 +264,22 @@ TEST(Aborts, OfManyGroupsDoNotEndTheJob) {
 }
 
 TEST(Aborts, OfMoreGroupsThanARankCanMissEndTheJobAndNameTheCause) {
-  enum { have_ended, have_seen };
+  enum { has_joined, have_ended, have_seen };
   const Shared at;
+  const auto await = [&](int what) {
+    while (at[what] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
   const auto body = [&](const std::shared_ptr<Engine>& engine) {
     if (engine->info().rank == 1) {
+      await(has_joined);  // a rank that joins sees the endings until then
       for (int number = 0; number < 100; ++number) {
         engine->subgroup(std::vector<int>{0, 1}, "given up")->abort("nobody looks");
       }
       at[have_ended] = 1;
-      while (at[have_seen] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      return;
+      return await(have_seen);
     }
-    while (at[have_ended] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    at[has_joined] = 1;
+    await(have_ended);
     std::string seen;
     try {
       engine->wait({}, test::soon());
