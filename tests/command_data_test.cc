@@ -163,6 +163,10 @@ TEST(CommandConvert, ReadsAListOfFiles) {
   const auto out = folder("listed") + "/out";
   EXPECT_EQ(json_of({"convert", out, "--files-from", list, "--tokenizer", "bytes"})["documents"], 2);
   const auto three = write_file("listed 3.txt", "three");
+  const auto second = write_file("second list", three + "\n");
+  EXPECT_EQ(json_of({"convert", "--files-from", list, "--files-from", second, out, "--tokenizer", "bytes",
+                     "--overwrite"})["documents"],
+            3);
   EXPECT_EQ(json_of({"convert", three, out, "--files-from", list, "--overwrite"})["documents"], 3);
   const auto twice = run({"convert", two, out + "2", "--files-from", list});
   EXPECT_EQ(twice.status, 1);
@@ -174,6 +178,24 @@ TEST(CommandConvert, ReadsAListOfFiles) {
       run({"convert", out + "2", "--tokenizer", "bytes", "--files-from", write_file("empty list", "\n")});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("empty list: it lists no file"));
+}
+
+TEST(CommandConvert, RefusesNamesThatNameNoDataSet) {
+  const auto text = write_file("named.txt", "text");
+  for (const auto& name : {std::string("."), std::string(".."), folder("named") + "/", folder("named too") + "/.."}) {
+    const auto outcome = run({"convert", text, name, "--tokenizer", "bytes"});
+    EXPECT_EQ(outcome.status, 2) << name;
+    EXPECT_THAT(outcome.err, HasSubstr("does not name a data set")) << name;
+  }
+}
+
+TEST(CommandConvert, CountsAnEmptyFileThatItSkips) {
+  const auto empty = write_file("empty.jsonl", ""), text = write_file("full.txt", "text");
+  const auto out = folder("with empty") + "/out";
+  EXPECT_EQ(run({"convert", empty, text, out, "--tokenizer", "bytes"}).status, 1);
+  const auto done = json_of({"convert", empty, text, out, "--tokenizer", "bytes", "--skip-bad"});
+  EXPECT_EQ(done["skipped_lines"], 1);
+  EXPECT_EQ(done["skipped_places"][0], empty + ":1");
 }
 
 TEST(CommandFeed, ReadsAListOfFilesInOwnAndLaunchedRanks) {

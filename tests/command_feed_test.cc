@@ -231,6 +231,18 @@ TEST(CommandFeed, AcceptsALayoutFile) {
   EXPECT_EQ(report.at("ranks").at(1).at("fields").size(), 1u);
 }
 
+TEST(CommandFeed, RefusesOptionsThatDoNothing) {
+  const auto error_of = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"feed", corpus()});
+    const auto outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(error_of({"--max-bad", "0.1"}), HasSubstr("--max-bad requires --skip-bad"));
+  EXPECT_THAT(error_of({"--balance", "tokens", "--counts", "foo"}), HasSubstr("it must be equal or free\n"));
+  EXPECT_THAT(run({"--foo"}).err, HasSubstr("unknown option --foo"));
+}
+
 TEST(CommandFeed, CountsSkippedLines) {
   std::string lines;
   for (int i = 0; i < 100; ++i) {

@@ -332,6 +332,12 @@ TEST(CommandCache, FillNamesAllBadTexts) {
             2);
 }
 
+TEST(CommandCache, FillRefusesWhatIsMissingAndWhatItCannotTokenize) {
+  expect_refusal({"cache", "--fill", corpus(), "missing", "--tokenizer", "bytes"}, 1, "cannot open missing");
+  expect_refusal({"cache", "--fill", write_file("picture.png", "x"), "--tokenizer", "bytes"}, 2, "is of unknown kind");
+  expect_refusal({"cache", "--check", "--tokenizer", "bytes"}, 2, "--tokenizer requires --fill");
+}
+
 TEST(CommandCache, FillRequiresAPath) {
   expect_refusal({"cache", "--fill"}, 2, "--fill needs a PATH");
   expect_refusal({"cache", corpus()}, 2, "requires --fill");

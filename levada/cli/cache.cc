@@ -26,7 +26,7 @@ struct CacheCommandArguments {
   bool json = false;
   // Inputs of `fill`.
   std::vector<std::string> paths;
-  std::string files_from;
+  std::vector<std::string> files_from;
   TextArguments text;
   std::string chat_template;
 };
@@ -84,7 +84,7 @@ std::string as_text(const FilledCache& filled, double seconds) {
 
 int run_fill(const CacheCommandArguments& arguments, const Extensions& extensions) {
   auto paths = arguments.paths;
-  append_file_list(paths, arguments.files_from);
+  append_file_lists(paths, arguments.files_from);
   if (paths.empty()) throw InvalidArgument("--fill needs a PATH: name the files to tokenize");
   report::ProgressLine line("tokenizing");
   auto options = corpus_options_of(arguments.text, arguments.chat_template, arguments.cache, extensions);
@@ -142,14 +142,18 @@ void add_cache(CLI::App& app, Invocation& invocation) {
                     ->add_flag("--prune", arguments->prune,
                                "Evict the least recently used entries, but none in use, down to --cache-size")
                     ->excludes(check);
-  command->add_flag("--fill", arguments->fill, "Tokenize the texts among PATH that are not cached yet")
-      ->excludes(check)
-      ->excludes(prune);
+  auto* fill = command->add_flag("--fill", arguments->fill, "Tokenize the texts among PATH that are not cached yet")
+                   ->excludes(check)
+                   ->excludes(prune);
   command->add_option("PATH", arguments->paths, "For --fill: files, folders, patterns or mix.json, as for feed")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(*command, arguments->files_from);
   add_text_options(*command, arguments->text);
   add_chat_template(*command, arguments->chat_template);
+  for (const auto* name :
+       {"--tokenizer", "--special-tokens", "--eod", "--text-field", "--skip-bad", "--chat-template"}) {
+    command->get_option(name)->needs(fill);
+  }
   add_cache_options(*command, arguments->cache);
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
   show_first(*command, {"--check", "--prune", "--fill", "--cache-size", "--tokenizer", "--json"});

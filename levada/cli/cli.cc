@@ -62,7 +62,9 @@ std::string subcommand_names(const CLI::App& app) {
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
                            const std::vector<std::string>& arguments) {
   const auto parsed = app.get_subcommands();
-  if (parsed.empty() && !arguments.empty() && !arguments.front().starts_with("-")) {
+  if (parsed.empty() && !arguments.empty()) {
+    if (arguments.front().starts_with("-"))
+      return fmt::format("unknown option {}; see {} --help", arguments.front(), app.get_name());
     return fmt::format("unknown subcommand {}; the subcommands are {}", arguments.front(), subcommand_names(app));
   }
   std::string what = error.what();

@@ -25,8 +25,8 @@ namespace levada::cli {
 namespace {
 
 struct ConvertArguments {
-  std::vector<std::string> paths;  ///< the last one is the destination
-  std::string files_from;          ///< a list of further inputs; empty for none
+  std::vector<std::string> paths;       ///< the last one is the destination
+  std::vector<std::string> files_from;  ///< lists of further inputs
   std::string dtype = "auto";
   bool append_eod = false;
   TextArguments text;
@@ -124,7 +124,7 @@ int run_convert(const ConvertArguments& arguments, const Extensions& extensions)
   inputs.pop_back();
   if (is_text(to, extensions.formats))
     throw InvalidArgument(fmt::format("{} is a text file, but the last argument is the output name", printable(to)));
-  append_file_list(inputs, arguments.files_from);
+  append_file_lists(inputs, arguments.files_from);
   note_signals();
   auto options = options_of(arguments, extensions);
   const auto storage = open_storage(extensions);

@@ -83,6 +83,7 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
   add_option(command, "--seed", arguments.seed, "S", "Seed of the shuffle");
   add_text_options(command, arguments.text);
   command.add_option("--max-bad", arguments.max_bad, "Maximum share of a text's lines that --skip-bad may skip [1]")
+      ->needs(command.get_option("--skip-bad"))
       ->type_name("X");
   add_chat_template(command, arguments.chat_template);
   add_cache_options(command, arguments.cache);
@@ -146,8 +147,9 @@ void check_data_options(const DataArguments& arguments) {
 
 std::optional<Balance> balance_of(const DataArguments& arguments) {
   if (arguments.balance.empty() && arguments.max_tokens == 0) return std::nullopt;
-  constexpr EnumName<PartSizes> names[] = {{"equal", PartSizes::equal}, {"free", PartSizes::any}, {"", PartSizes::any}};
-  const auto counts = arguments.counts.empty() && arguments.max_tokens == 0 ? "equal" : arguments.counts;
+  constexpr EnumName<PartSizes> names[] = {{"equal", PartSizes::equal}, {"free", PartSizes::any}};
+  const std::string usual = arguments.max_tokens == 0 ? "equal" : "free";
+  const auto counts = arguments.counts.empty() ? usual : arguments.counts;
   const auto cost = SampleCost::parse(arguments.balance.empty() ? "tokens" : arguments.balance);
   if (cost.kind == SampleCost::Kind::weights) throw InvalidArgument("--balance weights: a corpus has no weights");
   const Balance balance{.cost = cost,

@@ -18,7 +18,7 @@ namespace levada::cli {
 struct DataArguments {
   JobArguments job;
   std::vector<std::string> paths;
-  std::string files_from;  ///< a list of further paths; empty: none
+  std::vector<std::string> files_from;  ///< lists of further paths
   std::optional<std::int64_t> steps;
   std::int64_t epochs = 1;
   std::uint64_t seed = 0;

@@ -70,8 +70,9 @@ std::vector<std::string> files_read(const FeedArguments& arguments) {
       files.insert(files.end(), more.begin(), more.end());
     }
   }
-  files.insert(files.end(), {arguments.files_from, arguments.text.tokenizer, arguments.chat_template,
-                             arguments.job.layout, arguments.load_state});
+  files.insert(files.end(), arguments.files_from.begin(), arguments.files_from.end());
+  files.insert(files.end(),
+               {arguments.text.tokenizer, arguments.chat_template, arguments.job.layout, arguments.load_state});
   return files;
 }
 
@@ -167,10 +168,10 @@ void read_lists(FeedArguments& arguments, bool in_job) {
   if (!arguments.passed_files.empty()) {
     arguments.paths = read_file_list(arguments.passed_files);
   } else {
-    if (in_job && arguments.files_from == "-") {
+    if (in_job && std::ranges::find(arguments.files_from, "-") != arguments.files_from.end()) {
       throw InvalidArgument("--files-from - cannot be used in a job, whose ranks share no standard input: name a file");
     }
-    append_file_list(arguments.paths, arguments.files_from);
+    append_file_lists(arguments.paths, arguments.files_from);
   }
   if (arguments.paths.empty()) {
     throw InvalidArgument("no data is named: add a PATH or --files-from; see levada feed --help");

@@ -41,8 +41,11 @@ std::string content_of(const std::string& from) {
 
 }  // namespace
 
-void add_files_from(CLI::App& command, std::string& from) {
-  command.add_option("--files-from", from, "List of further paths, one per line; -: standard input")->type_name("FILE");
+void add_files_from(CLI::App& command, std::vector<std::string>& from) {
+  command.add_option("--files-from", from, "List of further paths, one per line; -: standard input")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 std::vector<std::string> read_file_list(const std::string& from) {
@@ -63,8 +66,8 @@ std::vector<std::string> read_file_list(const std::string& from) {
   return paths;
 }
 
-void append_file_list(std::vector<std::string>& paths, const std::string& from) {
-  if (!from.empty()) std::ranges::move(read_file_list(from), std::back_inserter(paths));
+void append_file_lists(std::vector<std::string>& paths, const std::vector<std::string>& from) {
+  for (const auto& list : from) std::ranges::move(read_file_list(list), std::back_inserter(paths));
 }
 
 SharedFileList::SharedFileList(const std::vector<std::string>& paths) : file_(std::tmpfile()) {

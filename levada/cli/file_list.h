@@ -8,13 +8,13 @@
 namespace levada::cli {
 
 /// Adds --files-from FILE.
-void add_files_from(CLI::App& command, std::string& from);
+void add_files_from(CLI::App& command, std::vector<std::string>& from);
 
 /// Returns the paths in the file `from`, one per line; "-" is standard input. Ignores blanks around a path, empty lines
 /// and lines that begin with #. Throws InvalidArgument if the file cannot be read or contains no path.
 std::vector<std::string> read_file_list(const std::string& from);
 /// Appends the paths in `from` to `paths`; does nothing if `from` is empty.
-void append_file_list(std::vector<std::string>& paths, const std::string& from);
+void append_file_lists(std::vector<std::string>& paths, const std::vector<std::string>& from);
 
 /// Passes a list on to ranks that this process starts, since they can read neither its standard input nor a pipe again.
 /// The list exists as long as this object.

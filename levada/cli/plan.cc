@@ -44,7 +44,7 @@ report::BalanceReport predict(DataArguments arguments) {
   check_data_options(arguments);
   const auto by = balance_of(arguments);
   if (!by) throw InvalidArgument("a plan of data shows how its steps are balanced: add --balance or --max-tokens");
-  append_file_list(arguments.paths, arguments.files_from);
+  append_file_lists(arguments.paths, arguments.files_from);
   const auto job = parse_job(arguments.job);
   const auto tail = parse_tail(arguments.tail, "--tail");
   StepSource steps(
@@ -60,7 +60,7 @@ report::BalanceReport predict(DataArguments arguments) {
 /// Predicts the times of the data's steps with the mesh's cp and with --max-cp; reads no sample.
 report::ContextReport predict_context(DataArguments arguments) {
   check_data_options(arguments);
-  append_file_list(arguments.paths, arguments.files_from);
+  append_file_lists(arguments.paths, arguments.files_from);
   const auto job = parse_job(arguments.job);
   const auto tail = parse_tail(arguments.tail, "--tail");
   auto corpus = open_data(arguments, job, tail, true);
@@ -118,6 +118,8 @@ void add_plan(CLI::App& app, Invocation& invocation) {
     });
   };
   add_job_options(*command, arguments->data.job);
+  command->get_option("--mesh")->description(
+      "Named axes of ranks, the last varying fastest [one rank; with --hosts all ranks as dp]");
   add_cluster_options(*command, arguments->cluster);
   const auto of_a_mesh = options();
   add_data_options(*command, arguments->data);

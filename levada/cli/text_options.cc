@@ -21,15 +21,15 @@ void add_text_options(CLI::App& command, TextArguments& arguments) {
   command
       .add_option("--eod", arguments.end_of_document, "End-of-document token, by number or text [the tokenizer's own]")
       ->type_name("TOKEN");
-  command
-      .add_option("--text-field", arguments.options.text_field,
-                  "Field of a .jsonl line that holds the text [text, or messages for chats]")
+  command.add_option("--text-field", arguments.options.text_field, "Field of a .jsonl line that holds the text [text]")
       ->type_name("NAME");
   command.add_flag("--skip-bad", arguments.options.skip_bad, "Skip and count unusable .jsonl lines");
 }
 
 void add_chat_template(CLI::App& command, std::string& chat_template) {
-  command.add_option("--chat-template", chat_template, "Template for chats: own (the tokenizer's) or a file")
+  command
+      .add_option("--chat-template", chat_template,
+                  "Template for chats: own (the tokenizer's) or a file; --text-field is then messages by default")
       ->type_name("NAME");
 }
 

@@ -80,10 +80,16 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) 
 }
 
 OpenedFile FileOpener::open_tokens(const std::string& path) const {
+  expect_tokens(path);
   auto options = options_for(token_storage_);
   if (options_.tokenizer) options.vocabulary = options_.tokenizer->vocabulary_size();
-  if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
-  static_cast<void>(options.open(path));  // a missing file is a clearer error than an unknown kind
+  return {.tokens = std::make_unique<const TokenFile>(path, options)};
+}
+
+void FileOpener::expect_tokens(const std::string& path) const {
+  const auto open = options_for(token_storage_).open;
+  if (is_token_file(path, open)) return;
+  static_cast<void>(open(path));  // a missing file is a clearer error than an unknown kind
   fail_unknown_kind(path, options_.formats);
 }
 

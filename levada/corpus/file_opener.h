@@ -32,6 +32,9 @@ class FileOpener {
   /// tokenized and for texts with too many bad lines, and InvalidArgument for a file of unknown kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);
 
+  /// Throws SourceError if a file that is not a text is missing, and InvalidArgument if its kind is unknown.
+  void expect_tokens(const std::string& path) const;
+
   /// Returns the tokens of texts, in their order, as TokenCache::tokenize() does.
   std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts);
 

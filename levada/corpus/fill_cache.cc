@@ -1,8 +1,5 @@
 #include "levada/corpus/fill_cache.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "levada/corpus/file_opener.h"
 
 namespace levada {
@@ -13,8 +10,10 @@ FilledCache fill_cache(const std::vector<std::string>& paths, const CorpusOption
   std::vector<std::string> texts;
   for (const auto& source : sources_of(paths, options).sources) {
     const auto found = opener.expand(source.paths);
-    std::ranges::copy_if(found.files, std::back_inserter(texts),
-                         [&](const std::string& path) { return is_text(path, options.formats); });
+    for (const auto& path : found.files) {
+      if (is_text(path, options.formats)) texts.push_back(path);
+      else opener.expect_tokens(path);
+    }
     for (const auto& [end, count] : found.left_out) filled.left_out[end] += count;
   }
   const auto cached = opener.tokenize(texts);

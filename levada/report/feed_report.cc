@@ -66,7 +66,7 @@ std::string data_sentence(const FeedReport& report) {
   text += "; ";
   const auto steps = counted(report.steps, "step");
   if (report.end_cause == "exhausted" && report.steps == 0)
-    text += "finished: the loaded state is at the end of the data";
+    text += "finished: --load-state or --skip begins at the end of the data";
   else if (report.end_cause == "exhausted") text += "the data ended after " + steps;
   else if (report.end_cause == "stopped" || report.end_cause == "left") text += "stopped after " + steps;
   else text += fmt::format("{}, as asked", steps);

@@ -97,7 +97,7 @@ TEST(FeedReport, SummarizesTheTableInWords) {
   EXPECT_THAT(text, HasSubstr("81.9 k tokens/s, 2.0 s in all"));
   auto resumed = four_ranks();
   resumed.steps = 0;
-  EXPECT_THAT(resumed.to_text(), HasSubstr("; finished: the loaded state is at the end of the data"));
+  EXPECT_THAT(resumed.to_text(), HasSubstr("; finished: --load-state or --skip begins at the end of the data"));
   EXPECT_THAT(text, HasSubstr("2.0 KiB in messages; together the ranks received 3.9 KiB"));
   EXPECT_THAT(text, HasSubstr("1 rank read 3.9 KiB for 3.9 KiB of data: read amplification 1.01"));
   EXPECT_THAT(text, HasSubstr("tensor-parallel peers received identical bits (digests of 2 groups compared)"));

@@ -30,7 +30,8 @@ MegatronPaths check(const std::string& path, const MegatronWriterOptions& option
   const bool is_integer = options.dtype.code <= dtypes::uint8.code && megatron_code(options.dtype);
   if (!is_integer) throw InvalidArgument(fmt::format("{} is not a type of tokens in a .bin", options.dtype.name()));
   auto paths = MegatronPaths::of(path);
-  if (paths.bin == ".bin" || paths.bin.ends_with("/.bin")) {
+  const auto name = std::filesystem::path(paths.bin).stem().string();
+  if (name.find_first_not_of('.') == name.npos || name == ".bin") {
     throw InvalidArgument(fmt::format("\"{}\" does not name a data set: choose a name in a folder", path));
   }
   if (!options.overwrite) check_absent(paths);

@@ -14,6 +14,12 @@ void BadLines::add(std::int64_t number) {
   if (first.size() < max_first) first.push_back(number);
 }
 
+BadLines whole_text() {
+  BadLines lines;
+  lines.add(1);
+  return lines;
+}
+
 void BadPlaces::add(std::string_view path, const BadLines& lines) {
   count += lines.count;
   for (const auto number : lines.first) {

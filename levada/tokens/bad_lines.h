@@ -19,6 +19,9 @@ struct BadLines {
   void add(std::int64_t number);
 };
 
+/// Returns what counts for an empty text that is skipped: one line.
+BadLines whole_text();
+
 /// The skipped lines of several texts.
 struct BadPlaces {
   std::int64_t count = 0;

@@ -58,6 +58,10 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   BadPlaces bad_lines;
   std::uint64_t before = 0;
   for (std::size_t i = 0; i < from.size(); ++i) {
+    if (options.text.skip_bad && files[i].before.size == 0) {
+      bad_lines.add(from[i], whole_text());
+      continue;
+    }
     const auto reader = read_text(from[i], options.text, options.formats, options.open);
     TokenizeOptions how{.end_of_document = options.end_of_document, .team = &team};
     if (options.progress) how.progress = [&] { options.progress(before + reader->stored_bytes(), total); };

@@ -277,7 +277,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     try {
       const auto file = how.open(paths[i]);
       if (how.text.skip_bad && file->identity().size == 0) {
-        tokens[i].bad_lines.add(1);
+        tokens[i].bad_lines = whole_text();
         return;
       }
       const auto key = CacheKey::of(*file, how);

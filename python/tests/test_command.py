@@ -85,6 +85,22 @@ def test_samples_are_balanced_on_request(tmp_path: pathlib.Path) -> None:
     assert {rank["batches"] for rank in report["ranks"]} == {report["balance"]["micro_batches"]}
 
 
+def test_data_axes_without_a_mesh_are_refused(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, "feed", "loaders:samples", "--data-axes", "nonsense")
+    assert (ran.returncode, ran.stderr) == (2, "levada: --data-axes names axes of --mesh, which is missing\n")
+
+
+def test_a_warning_is_one_line_of_one_rank(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, "feed", "loaders:samples", "--mesh", "dp=2", "--skip", "100")
+    assert ran.returncode == 0 and ran.stderr.startswith("levada: this pass of a feed has no steps: ")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_all_options_are_in_the_help(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, "feed", "loaders:samples", "--help-all")
+    assert ran.returncode == 0 and "--max-tokens" in ran.stdout
+
+
 def test_the_default_output_is_a_table(tmp_path: pathlib.Path) -> None:
     ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2", "--steps", "2", "--timeout", "2m")
     assert ran.returncode == 0

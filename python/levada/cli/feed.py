@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,7 +51,7 @@ def feed(arguments: list[str]) -> int:
         place = _levada.place()
         if place is None or place[0] == 0:
             _levada.check_history_files(options.report, options.trace)
-        mesh = _mesh_of(options) if options.mesh else Mesh.from_env()
+        mesh = _mesh_of(options)
         if options.metrics:
             check_metrics(options.metrics, mesh.size)
     except Error as error:
@@ -107,6 +108,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--trace", default="", metavar="FILE.json", help="write a trace of all ranks, for Perfetto")
     parser.add_argument("--metrics", default="", metavar="[HOST:]PORT|FILE", help="export metrics during the run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
     for before, argument in itertools.pairwise(["", *arguments]):
         if not argument or (argument.startswith("--") and argument.endswith("=")):
             parser.error(f"{argument or before} has no value; pass one, or omit the option")
@@ -121,6 +123,10 @@ def _seconds(text: str) -> float:
 
 
 def _mesh_of(options: argparse.Namespace) -> Mesh:
+    if options.data_axes and not options.mesh:
+        raise InvalidArgument("--data-axes names axes of --mesh, which is missing")
+    if not options.mesh:
+        return Mesh.from_env()
     return Mesh.parse(options.mesh, data_axes=options.data_axes.split(",") if options.data_axes else None)
 
 
@@ -147,7 +153,8 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
     digests = Digests()
     exporting = start_metrics(options.metrics, job, passing) if options.metrics else contextlib.nullcontext()
     try:
-        with exporting:
+        with exporting, warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: _print_warning(message, job.rank)
             for batch in passing:
                 digests.add(batch, allow_pickle=options.allow_pickle)
     except Error as error:
@@ -168,6 +175,11 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
         report = _report(job, mesh, options, passing, ranks)
         write(json.dumps(report) if options.json else _text(options, report))
     return 0
+
+
+def _print_warning(message: Warning | str, rank: int) -> None:
+    if rank == 0:
+        print(f"levada: {message}", file=sys.stderr)
 
 
 def _check_peers(mesh: Mesh, options: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
