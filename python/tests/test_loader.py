@@ -50,6 +50,7 @@ for workers in (0, 1):
     def loader(bad, allowed, **more): return levada.DataLoader(Bad(bad), 4, True, mesh=mesh, seed=7, num_workers=workers, on_error="skip", max_skipped=allowed, **more)
     skipping, steps, shapes = loader({41, 3, 17}, 3), [], set()
     for batch in skipping:
+        assert skipping.numbers == batch[: skipping.valid, 0].tolist() and skipping.totals is None
         steps.append(rows({"id": batch[:, 0]}, skipping.valid))
         shapes.add(batch.shape)
     want = [number for number in SampleOrder([("", 64, 1.0)], 7, shuffle=True).numbers(0, 0, 64) if number not in (41, 3, 17)]

@@ -325,6 +325,7 @@ class Feed(PassView, Generic[Batch]):
             # The reference is weak: leaving a loop must drop its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
             self._last = _Last(started.core, self._passes, self._continued(began), began, begin)
+            self._rows = started.rows
             self._next, self.skip = FeedState(at.source, b"", 0, at.epoch), 0
             self._is_epoch_set = False
             return started

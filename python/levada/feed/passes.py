@@ -285,6 +285,15 @@ _ROUNDS_AT_READER = 4
 _SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"
 
 
+class BatchRows:
+    """The number of rows of a pass's last taken batch; None if it has none. Outlives the pass's iterator."""
+
+    def __init__(self, counts_batches: bool) -> None:
+        """`counts_batches`: whether the core counts whole batches and not their rows."""
+        self.counts_batches = counts_batches
+        self.number: int | None = None
+
+
 class FeedPass:
     """The iterator of one pass. Dropping it leaves the feed, for example after a `break` or an exception in the
     loop."""
@@ -297,8 +306,7 @@ class FeedPass:
         self._begin = begin
         self._empty = empty
         feed = joined.feed
-        self.counts_batches = not isinstance(feed.source, Corpus) and feed.balance is None and feed._rank_samples == 1
-        """Whether the core counts whole batches as samples."""
+        self.rows = BatchRows(not isinstance(feed.source, Corpus) and feed.balance is None and feed._rank_samples == 1)
         self.is_balanced = feed.balance is not None
         self._counts_rows = not self.is_balanced
         proves = feed.check == "digests" and joined.job.size > 1
@@ -306,8 +314,6 @@ class FeedPass:
         if proves:
             mesh = with_cp_as_data(feed.mesh) if feed.balance is not None and feed.balance.max_cp > 1 else feed.mesh
             self._peers = PeerDigests(joined.job, mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
-        self.rows: int | None = None
-        """Number of rows of the last batch taken, with padding; None if it has none or is not asked for them."""
         self._sender = sender
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
@@ -395,7 +401,7 @@ class FeedPass:
         if self._peers is not None:
             self._peers.take(self.core.taken_step)
         if self._counts_rows:
-            self.rows = num_rows(batch)
+            self.rows.number = num_rows(batch)
         return batch
 
     def _batch(self) -> Any:

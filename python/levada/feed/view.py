@@ -9,7 +9,7 @@ from typing import Any
 from levada._levada import Metric, Pass
 from levada.base.errors import InvalidArgument, printable_lines
 from levada.feed.arguments import FeedArguments
-from levada.feed.passes import FeedPass, JoinedFeed
+from levada.feed.passes import BatchRows, JoinedFeed
 from levada.feed.results import gather
 from levada.feed.stats import End, FeedStats, Totals
 
@@ -17,8 +17,8 @@ from levada.feed.stats import End, FeedStats, Totals
 class PassView(FeedArguments):
     """The attributes of a Feed that describe its latest pass."""
 
-    def _running_pass(self) -> FeedPass | None:
-        raise NotImplementedError
+    _rows: BatchRows | None = None
+    """Rows of the latest pass's last batch."""
 
     def _join(self) -> JoinedFeed:
         raise NotImplementedError
@@ -134,15 +134,14 @@ class PassView(FeedArguments):
     @property
     def _counted_rows(self) -> int | None:
         """Number of rows of the last taken batch if the core counts whole batches."""
-        running = self._running_pass()
-        return running.rows if running is not None and running.counts_batches else None
+        rows = self._rows
+        return rows.number if rows is not None and rows.counts_batches else None
 
     @property
     def _rows_of_results(self) -> dict[int, int]:
         """The numbers of results that gather() takes for the last batch, and how many of them it returns."""
-        running, valid = self._running_pass(), self.valid_rows
-        rows = None if running is None else running.rows
-        return {valid: valid} if rows is None else {valid: valid, rows: valid}
+        rows, valid = self._rows, self.valid_rows
+        return {valid: valid} if rows is None or rows.number is None else {valid: valid, rows.number: valid}
 
     def gather(self, results: Any) -> Any:
         """Returns, on every rank, the results of all ranks for the rows of the last taken batch, in the order of the

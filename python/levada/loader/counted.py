@@ -9,7 +9,7 @@ from typing import Any
 from levada._levada import Layout
 
 
-def counted(batch: Any, counts: list[int]) -> dict[str, Any]:
+def counted(batch: Any, counts: list[Any]) -> dict[str, Any]:
     """Returns a batch that includes its counts. A single tensor or value becomes a list, because a layout's path of it is
     that of a list's first element, `[0]`."""
     import numpy as np
@@ -20,7 +20,7 @@ def counted(batch: Any, counts: list[int]) -> dict[str, Any]:
     return {"batch": [batch] if is_wrapped else batch, "counts": [*counts, int(is_wrapped)]}
 
 
-def taken_apart(made: dict[str, Any]) -> tuple[list[int], Any]:
+def taken_apart(made: dict[str, Any]) -> tuple[list[Any], Any]:
     """Returns the counts and the batch of counted()."""
     *counts, is_wrapped = made["counts"]
     return counts, made["batch"][0] if is_wrapped else made["batch"]

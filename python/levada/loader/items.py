@@ -131,20 +131,22 @@ class Producer(Sequence[Any]):
             micros = self.making.balanced.micro_batches(numbers, plan.division.ranks, plan.coordinates[place])
             return [[places, self._detached(self.packed([samples[each] for each in places]))] for places in micros]
         part = plan.division.part(step, plan.coordinates[place])
-        left_out: list[str] = []
+        left_out: dict[int, str] = {}
         if part.draws:
             samples = self.samples(part.first, part.draws)
             made = self._make(samples, left_out)
         else:
             samples, made = self._last_good(min(part.first, plan.division.end - 1))
         if not made:
-            raise _error(samples[0], f"all {len(samples)} items of a batch failed, the last one: {left_out[-1]}")
+            last = "".join(f", the last one: {text}" for text in list(left_out.values())[-1:])
+            raise _error(samples[0], f"all {len(samples)} items of a batch failed{last}")
         rows = len(samples) if plan.listed is not None and plan.listed.ends is not None else part.rows
         batch = self.collate(made + [made[-1]] * (rows - len(made)), samples)
         if not self.making.counts:
             return batch
         valid = len(made) if part.draws else 0
-        return counted(batch, [valid, len(left_out), self._samples_of_step(step)]) | {"left_out": left_out}
+        places = " ".join(map(str, left_out))
+        return counted(batch, [valid, places, self._samples_of_step(step)]) | {"left_out": list(left_out.values())}
 
     def numbers(self, at: int) -> list[int]:
         """Returns the indexes of the items in the batch with index `at`."""
@@ -171,7 +173,7 @@ class Producer(Sequence[Any]):
 
     def packed(self, samples: list[Sample]) -> Any:
         """Makes a micro-batch of a balanced step. Raises ItemError."""
-        items, balanced = self._make(samples, []), self.making.balanced
+        items, balanced = self._make(samples, {}), self.making.balanced
         if balanced is None or not balanced.packing.is_packed:
             return self.collate(items, samples)
         said = balanced.lengths([sample.number for sample in samples])
@@ -198,26 +200,27 @@ class Producer(Sequence[Any]):
         """Returns the last sample at or before a position that can be made, for a coordinate that has no draws."""
         for at in range(position, max(self.plan.division.begin - 1, -1), -1):
             samples = self.samples(at, 1)
-            if made := self._make(samples, []):
+            if made := self._make(samples, {}):
                 return samples, made
         return samples, []
 
-    def _make(self, samples: list[Sample], left_out: list[str]) -> list[Any]:
-        """Makes the items. If items that raise are skipped, leaves them out and appends their texts to `left_out`."""
+    def _make(self, samples: list[Sample], left_out: dict[int, str]) -> list[Any]:
+        """Makes the items. If items that raise are skipped, leaves them out and adds their texts to `left_out`, by their
+        places in `samples`."""
         if samples[0].epoch == samples[-1].epoch:
             self._enter(samples[0].epoch)
             made = self._at_once(samples)
             if made is not None:
                 return made
         made = []
-        for sample in samples:
+        for place, sample in enumerate(samples):
             self._enter(sample.epoch)
             try:
                 made.append(self._item(sample))
             except ItemError as error:
                 if not self.making.skips:
                     raise
-                left_out.append(str(error))
+                left_out[place] = str(error)
         return made
 
     def _enter(self, epoch: int) -> None:

@@ -374,9 +374,9 @@ class DataLoader(LoaderView[Batch]):
         self._passing, self._pass_counts = (plan, draws, started.core), PassCounts()
         return started
 
-    def _note_taken(self, taken: Taken, left_out: int) -> None:
+    def _note_taken(self, taken: Taken) -> None:
         before = self._pass_before = self._pass_counts
-        self._pass_counts = PassCounts(taken, before.samples + (taken.valid or 0), before.skipped + left_out)
+        self._pass_counts = PassCounts(taken, before.samples + (taken.valid or 0), before.skipped + len(taken.left_out))
 
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
         """Records that the pass has ended. The next pass begins with the epoch after that of its last draw."""

@@ -84,6 +84,8 @@ class Taken(NamedTuple):
     """Data coordinate of this rank."""
     valid: int | None
     global_valid: int
+    left_out: frozenset[int] = frozenset()
+    """Places, among the part's samples, of those that are left out."""
 
     @property
     def epoch(self) -> int:
@@ -171,14 +173,15 @@ class LoaderPass(FeedPass):
             vars(made).update(vars(failed))
             raise made from failed.__cause__
         step, division = self.core.taken_step - 1, self._plan.division
-        valid, left_out, total = division.part(step, self._coordinate).draws, 0, division.step(step)[1]
+        valid, places, total = division.part(step, self._coordinate).draws, "", division.step(step)[1]
         if self._has_counts:
-            (valid, left_out, total), batch = taken_apart(batch)
+            (valid, places, total), batch = taken_apart(batch)
         if self._has_own_rows:
-            self.rows = num_rows(batch)
+            self.rows.number = num_rows(batch)
         loader = self._loader()
         if loader is not None:
-            loader._note_taken(Taken(self._plan, self._draws, step, self._coordinate, None if self.is_balanced else valid, total), left_out)
+            counts = None if self.is_balanced else valid, total, frozenset(map(int, places.split()))
+            loader._note_taken(Taken(self._plan, self._draws, step, self._coordinate, *counts))
         return self._finish(batch)
 
 

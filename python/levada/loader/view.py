@@ -9,7 +9,7 @@ from typing import Any
 from levada._levada import Metric
 from levada.base.errors import InvalidArgument
 from levada.feed.feed import Batch, Feed
-from levada.feed.stats import FeedStats
+from levada.feed.stats import FeedStats, Totals
 from levada.loader.balanced import Lengths
 from levada.loader.items import Plan
 from levada.loader.orders import Order
@@ -91,12 +91,29 @@ class LoaderView(Feed[Batch]):
 
     @property
     def numbers(self) -> list[int] | None:
-        """Indexes of the items drawn for the last batch. None with balance, and on nonreading ranks with a sampler."""
+        """Indexes of the items in the last batch, without repeated ones and those that on_error="skip" has left out.
+        None with balance, and on nonreading ranks with a sampler."""
         taken = self._taken
         if taken is None or taken.valid is None:
             return None
         part = taken.plan.division.part(taken.step, taken.coordinate)
-        return self._numbers_of(taken.plan, part.first, part.draws)
+        drawn = self._numbers_of(taken.plan, part.first, part.draws)
+        return None if drawn is None else [number for place, number in enumerate(drawn) if place not in taken.left_out]
+
+    @property
+    def totals(self) -> Totals | None:
+        """Samples, tokens and labels of the last taken batch's step, as Feed.totals. None, too, for a step in which some
+        rank has repeated samples, which would count: a last step, and each step with on_error="skip"."""
+        taken = self._taken
+        return super().totals if taken is None or self.balance is not None or self._is_whole(taken) else None
+
+    def _is_whole(self, taken: Taken) -> bool:
+        """Returns whether no rank has repeated samples in a step."""
+        division = taken.plan.division
+        if self._skips or division.step(taken.step)[1] < division.ranks:
+            return False
+        parts = (division.part(taken.step, rank) for rank in range(division.ranks))
+        return not division.pad_last or all(part.draws == part.rows for part in parts)
 
     @property
     def global_tokens(self) -> int | None:
