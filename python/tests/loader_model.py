@@ -248,7 +248,7 @@ def batch_of(model: Model, epoch: int, begin: int, step: int, coordinate: int, s
         size = shape.batch if shape.pad_last else max(high - low, 1)
     rows = rows + [rows[-1]] * (size - len(rows))
     total = count if job.sampler != "batches" else sum(len(model.draw(epoch, at).numbers) for at in range(first, first + count))
-    return Batch(rows, valid, total, drawn, epoch + first // job.draws)
+    return Batch(rows, valid, total, [number for number in drawn if number not in job.bad], epoch + first // job.draws)
 
 
 def begins_at(job: Job, epoch: int, position: int, shape: Shape) -> tuple[int, int]:
